@@ -1,0 +1,55 @@
+# Every target sets up what it needs: Python 3.11+, git and make are enough.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types lua layers bench model lock clean
+
+help:                  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Holdfast needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY)         ## producers and workers on the embedded server, one killed in the middle
+	@$(BIN)/python examples/demo.py
+
+test: $(READY)         ## every test on a real server
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+
+check: lint types lua layers   ## format, lint, types, Lua, layering
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+lua: $(READY)
+	@$(BIN)/python tools/lint_lua.py
+
+layers: $(READY)
+	$(BIN)/lint-imports --no-logo 2>/dev/null || $(BIN)/lint-imports
+
+bench: $(READY)        ## the queue beside the floor, in one table
+	@$(BIN)/python -m bench.queue $(ARGS)
+
+model: $(READY)        ## the model test for longer: make model STEPS=1000000
+	HOLDFAST_MODEL_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest tests/model $(ARGS)
+
+lock: $(READY)         ## pin the dependencies anew
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes \
+	  --no-emit-index-url --no-header --no-annotate --output-file requirements.lock
+
+clean:                 ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

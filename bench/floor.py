@@ -1,0 +1,72 @@
+"""The floor: the least that moves a job from one process to another, with no reliability at all.
+
+A list of ids and a string per payload; a job that is popped is lost if its taker dies. It is
+written twice: with redis-py as a user would call it, and with the client path that Holdfast
+itself uses, so that nobody profits from a slow yardstick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import redis
+
+from holdfast.address import parse
+from holdfast.ids import new_id
+from holdfast.server import Link
+from holdfast.wire import pack
+
+LIST = b"floor:list"
+
+
+class Floor:
+    """The loop over Holdfast's own link."""
+
+    def __init__(self, url: str) -> None:
+        self._link = Link(parse(url), "")
+
+    def add(self, payload: bytes) -> None:
+        id = new_id().encode()
+        self._both(pack(b"SET", id, payload), pack(b"LPUSH", LIST, id))
+
+    def add_many(self, payloads: Sequence[bytes]) -> None:
+        ids = [new_id().encode() for _ in payloads]
+        pairs = [word for pair in zip(ids, payloads, strict=True) for word in pair]
+        self._both(pack(b"MSET", *pairs), pack(b"LPUSH", LIST, *ids))
+
+    def drain(self, count: int) -> int:
+        """Take up to `count` jobs as they come: pop, then get and delete. Returns how many."""
+        if count == 1:
+            id = self._link.ask(pack(b"RPOP", LIST))
+            ids = [id] if id else []
+        else:
+            found = self._link.ask(pack(b"LMPOP", b"1", LIST, b"RIGHT", b"COUNT", b"%d" % count))
+            ids = found[1] if found else []
+        if ids:
+            self._both(pack(b"MGET", *ids), pack(b"DEL", *ids))
+        return len(ids)
+
+    def push(self, payload: bytes) -> None:
+        self._link.ask(pack(b"LPUSH", LIST, payload))
+
+    def blocking_pop(self, seconds: float) -> bytes | None:
+        found = self._link.ask(pack(b"BRPOP", LIST, b"%.3f" % seconds))
+        payload: bytes | None = found[1] if found else None
+        return payload
+
+    def _both(self, first: bytes, second: bytes) -> None:
+        self._link.ask_both(first, second)
+
+
+class PlainFloor:
+    """The add of the same loop with redis-py's ordinary calls."""
+
+    def __init__(self, url: str) -> None:
+        self._client = redis.Redis.from_url(url)
+
+    def add(self, payload: bytes) -> None:
+        id = new_id()
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.set(id, payload)
+        pipeline.lpush(LIST, id)
+        pipeline.execute()

@@ -1,0 +1,165 @@
+"""Python values to wire values: every argument is checked here, before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+from holdfast.keys import utf8_name
+
+if TYPE_CHECKING:
+    from holdfast.job import Duration, Instant
+
+NEVER_MS: Final = 2**53 - 1
+"""For ever, and the latest instant: the largest whole number that Lua holds exactly."""
+
+DEFAULT_PRIORITY: Final = 50
+NO_LIMIT: Final = -1
+MAX_ERROR_BYTES: Final = 4096
+
+
+def shown(value: object) -> str:
+    """Return a value for an error message: short, on one line, whatever it is."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a huge number"
+    return ascii(value)[:100]
+
+
+def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = False) -> int:
+    """Return a duration in whole milliseconds; what is not nothing is at least one."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidArgument(
+            f"{name} must be seconds (int, float or timedelta), not {type(value).__name__}"
+        )
+    if forever and value == math.inf:
+        return NEVER_MS
+    if not least / 1000 <= value <= NEVER_MS // 1000 and not 0 < value < 0.001:
+        above = "more than 0" if least else "0 or more"
+        raise InvalidArgument(
+            f"{name} must be {above} seconds and less than 285,000 years, not {shown(value)}"
+        )
+    return math.ceil(value * 1000)
+
+
+def instant_ms(name: str, value: Instant) -> int:
+    """Return an instant in milliseconds since the epoch."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InvalidArgument(
+                f"{name} must have a time zone: use datetime.now(timezone.utc) or seconds"
+            )
+        value = value.timestamp()
+    if isinstance(value, timedelta):
+        raise InvalidArgument(f"{name} must be a datetime or seconds since the epoch: see delay")
+    return duration_ms(name, value)
+
+
+def due(delay: Duration | None, at: Instant | None) -> bytes:
+    """Return when a job may run: nothing is now, `+ms` from now, `ms` at that time."""
+    if delay is not None:
+        if at is not None:
+            raise InvalidArgument("give delay or at, not both")
+        return b"+%d" % duration_ms("delay", delay)
+    return b"" if at is None else b"%d" % instant_ms("at", at)
+
+
+def whole(name: str, value: object, least: int, most: int) -> int:
+    """Return a whole number within its bounds."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgument(f"{name} must be an int, not {type(value).__name__}")
+    if not least <= value <= most:
+        raise InvalidArgument(f"{name} must be {least} to {most}, not {shown(value)}")
+    return value
+
+
+def priority(value: object) -> int:
+    """Return a priority: 0 to 99, higher runs sooner."""
+    return whole("priority", value, 0, 99)
+
+
+def flag(name: str, value: object) -> bool:
+    """Return True or False; nothing that is merely true or false."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be True or False, not {shown(value)}")
+    return value
+
+
+def reason(name: str, value: object) -> bytes:
+    """Return why a run ended as it did: the bounded text that is kept with the job."""
+    if not isinstance(value, str) or not value:
+        raise InvalidArgument(f"{name} must be a str that says why, not {shown(value)}")
+    raw = value.encode(errors="backslashreplace")
+    return raw[:MAX_ERROR_BYTES].decode(errors="ignore").encode()
+
+
+def several(name: str, values: object) -> Iterable[Any]:
+    """Return what can be gone through; refuse what is one thing."""
+    if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
+        raise InvalidArgument(f"{name} must be a list or another iterable, not {shown(values)}")
+    return values
+
+
+def _limit(name: str, value: object) -> int:
+    return NO_LIMIT if value is None else whole(name, value, 0, 2**31)
+
+
+def _handler(value: object) -> str | None:
+    if value is not None:
+        utf8_name("handler", value)
+    return cast("str | None", value)
+
+
+def _timeout(value: Any) -> int | None:
+    return None if value is None else duration_ms("timeout", value, least=1)
+
+
+# option -> its name on the wire, how to check it, and the default that is not stored
+_OPTIONS: Final[Mapping[str, tuple[str, Any, object]]] = {
+    "handler": ("handler", _handler, None),
+    "timeout": ("timeout_ms", _timeout, None),
+    "max_failures": ("max_failures", lambda v: _limit("max_failures", v), 10),
+    "max_lapses": ("max_lapses", lambda v: _limit("max_lapses", v), 3),
+    "min_backoff": ("min_backoff_ms", lambda v: duration_ms("min_backoff", v), 2_000),
+    "max_backoff": ("max_backoff_ms", lambda v: duration_ms("max_backoff", v), 300_000),
+    "result_for": ("result_for_ms", lambda v: duration_ms("result_for", v, forever=True), 0),
+    "remember_for": ("remember_for_ms", lambda v: duration_ms("remember_for", v, forever=True), 0),
+    "keep": ("keep", lambda v: flag("keep", v), False),
+}
+
+
+def options(given: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Return priority and packed options; empty where all are the defaults."""
+    if not given:
+        return DEFAULT_PRIORITY, b""
+    if not all(isinstance(option, str) for option in given):
+        raise InvalidArgument("options are given by name")
+    try:
+        return _pack_options(tuple(sorted(given.items())))
+    except TypeError:  # something in it cannot be hashed: let the check say what
+        return _pack_options.__wrapped__(tuple(given.items()))
+
+
+@lru_cache(maxsize=256, typed=True)
+def _pack_options(given: tuple[tuple[str, Any], ...]) -> tuple[int, bytes]:
+    rank = DEFAULT_PRIORITY
+    packed: dict[str, object] = {}
+    for option, value in given:
+        if option == "priority":
+            rank = priority(value)
+            continue
+        if option not in _OPTIONS:
+            known = ", ".join(sorted((*_OPTIONS, "priority")))
+            raise InvalidArgument(f"unknown option {shown(option)}: a job may have {known}")
+        wire, check, default = _OPTIONS[option]
+        checked = check(value)
+        if checked != default:
+            packed[wire] = checked
+    return rank, msgspec.msgpack.encode(packed) if packed else b""

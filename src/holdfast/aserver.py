@@ -1,0 +1,281 @@
+"""The server as an event loop sees it: `server.py` with `await`, over an asyncio protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+import hiredis
+
+from holdfast import arguments, wire
+from holdfast.address import Address, parse
+from holdfast.embedded import Embedded
+from holdfast.engine.calls import Call
+from holdfast.incarnation import Incarnation
+from holdfast.server import CONNECT_SECONDS, PATIENCE_SECONDS, REPLY_SECONDS, embedded_path, log
+
+T = TypeVar("T")
+
+
+class AsyncLink(asyncio.Protocol):
+    """One connection: bytes out, replies in. Any trouble with it is an OSError."""
+
+    def __init__(self) -> None:
+        self._reader = hiredis.Reader()
+        self._replies: deque[Any] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport
+        self._lost: OSError | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:  # noqa: D102
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not False:
+            self._replies.append(reply)
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        self._lost = exc if isinstance(exc, OSError) else None
+        self._lost = self._lost or ConnectionResetError("the server closed the connection")
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def ask(self, packed: bytes) -> Any:
+        """Send a command and return its reply; an error reply is returned, not raised."""
+        self._transport.write(packed)
+        async with asyncio.timeout(REPLY_SECONDS):
+            return await self.read()
+
+    async def ask_both(self, first: bytes, second: bytes, wait: float = 0) -> tuple[Any, Any]:
+        """Send two commands at once, of which the first may take `wait` seconds."""
+        self._transport.write(first + second)
+        async with asyncio.timeout(wait + REPLY_SECONDS):
+            return await self.read(), await self.read()
+
+    async def read(self) -> Any:
+        """Return the next reply."""
+        while not self._replies:
+            if self._lost is not None:
+                raise self._lost
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._replies.popleft()
+
+    async def read_within(self, seconds: float) -> Any:
+        """Return the next reply, or None when there is none in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.read()
+        except TimeoutError:
+            return None
+
+    def close(self) -> None:
+        """Close at once; what is under way is lost."""
+        self._transport.abort()
+
+
+async def _open(address: Address, path: str) -> AsyncLink:
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CONNECT_SECONDS):
+        if path:
+            _, link = await loop.create_unix_connection(AsyncLink, path)
+        else:
+            tls = address.tls_context() if address.tls else None
+            _, link = await loop.create_connection(AsyncLink, address.host, address.port, ssl=tls)
+    try:
+        for command in address.handshake():
+            reply = await link.ask(wire.pack(*command))
+            if isinstance(reply, hiredis.ReplyError):
+                raise wire.refusal(reply)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+class AsyncCaller:
+    """A name and a number for calls, one in flight at a time, and the link that carries them."""
+
+    __slots__ = ("link", "name", "number")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.number = 0
+        self.link: AsyncLink | None = None
+
+    def drop(self) -> None:
+        """Close the link: a reply may still be on its way, and must not meet the next call."""
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+
+class AsyncServer:
+    """A Redis or Valkey server for one event loop."""
+
+    def __init__(self, url: str | None = None, *, patience: float = PATIENCE_SECONDS) -> None:
+        self.address = parse(url)
+        self.incarnation: Incarnation[AsyncCaller] = Incarnation(AsyncCaller)
+        self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
+        self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
+        self._unchecked = [True]
+        self._listens = True  # False where this user may not: then it asks from time to time.
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"AsyncServer({str(self.address)!r})"
+
+    async def run(self, packer: wire.Packer, call: Call[T], now: bytes = b"") -> T:
+        """Carry a call to the server and bring back what it answers.
+
+        Goes on trying for `patience` seconds, then raises `ServerUnavailable`. When the
+        task is cancelled meanwhile, what the call may have taken is given back.
+        """
+        caller = self.incarnation.take_caller()
+        caller.number += 1
+        try:
+            answer = await self._converse(caller, packer, call, now, call.wait)
+        except asyncio.CancelledError:
+            if call.undo is None:
+                self.incarnation.give_caller(caller)
+            else:
+                task = asyncio.create_task(self._undo(caller, packer, call, now))
+                self._undoing.add(task)
+                task.add_done_callback(self._undoing.discard)
+            raise
+        except BaseException:
+            self.incarnation.give_caller(caller)
+            raise
+        self.incarnation.give_caller(caller)
+        return answer
+
+    async def _converse(
+        self, caller: AsyncCaller, packer: wire.Packer, call: Call[T], now: bytes, wait: float
+    ) -> T:
+        packed = packer.pack(call, now, caller.name, caller.number)
+        first = b""
+        if wait and self._listens:
+            first = packer.pack_wait(wait)
+        elif wait:
+            await asyncio.sleep(wait)
+        tries: wire.Tries | None = None
+        clean = False
+        try:
+            while True:
+                clean = False
+                trouble: OSError | hiredis.ReplyError
+                try:
+                    link = caller.link or await self._open_link(caller)
+                    if first:
+                        before, reply = await link.ask_both(first, packed, wait)
+                    else:
+                        before, reply = None, await link.ask(packed)
+                    clean = True
+                except OSError as error:
+                    trouble = error
+                    caller.drop()
+                else:
+                    if not isinstance(reply, hiredis.ReplyError):
+                        if wait and isinstance(before, hiredis.ReplyError):
+                            self._listens = False
+                        return call.read(reply)
+                    trouble = before if isinstance(before, hiredis.ReplyError) else reply
+                tries = tries or wire.Tries(self.address, self._patience)
+                if tries.script_is_missing(trouble):
+                    first, wait = wire.pack(b"SCRIPT", b"LOAD", call.script.text), 0
+                else:
+                    pause = tries.pause_after(trouble)
+                    first, wait = b"", 0  # A wake may have been heard already: ask at once.
+                    await asyncio.sleep(pause)
+        finally:
+            if not clean:
+                caller.drop()
+
+    async def _undo(
+        self, caller: AsyncCaller, packer: wire.Packer, call: Call[T], now: bytes
+    ) -> None:
+        """Learn what a cancelled call was answered, by asking it again, and give it back."""
+        assert call.undo is not None
+        try:
+            answer = await self._converse(caller, packer, call, now, 0)
+        finally:
+            self.incarnation.give_caller(caller)
+        undo = call.undo(answer)
+        if undo is not None:
+            await self.run(packer, undo, now)
+
+    @asynccontextmanager
+    async def subscribe(self, channel: bytes, idle: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Listen to a channel until no message came for `idle` seconds; reconnects by itself."""
+        async with aclosing(self._messages(channel, idle)) as messages:
+            await anext(messages)  # Subscribed before the caller goes on.
+            yield messages
+
+    async def _messages(self, channel: bytes, idle: float) -> AsyncGenerator[bytes, None]:
+        quiet_at = time.monotonic() + idle
+        tries: wire.Tries | None = None
+        begun = False
+        while True:
+            link = None
+            try:
+                link = await self._connect()
+                reply = await link.ask(wire.pack(b"SUBSCRIBE", channel))
+                if isinstance(reply, hiredis.ReplyError):
+                    raise wire.refusal(reply)
+                tries = None
+                if not begun:
+                    begun = True
+                    yield b""
+                    quiet_at = time.monotonic() + idle
+                while (left := quiet_at - time.monotonic()) > 0:
+                    message = await link.read_within(min(left, 60.0))
+                    if message is not None:
+                        yield message[2]
+                        quiet_at = time.monotonic() + idle
+                return
+            except OSError as error:
+                tries = tries or wire.Tries(self.address, self._patience)
+                await asyncio.sleep(tries.pause_after(error))
+            finally:
+                if link is not None:
+                    link.close()
+
+    async def close(self) -> None:
+        """Close idle connections and leave the embedded server. A later call opens new ones."""
+        if self._undoing:
+            await asyncio.wait(self._undoing)
+        for caller in self.incarnation.take_callers():
+            caller.drop()
+        if self._embedded:
+            self._embedded.leave()
+
+    async def _open_link(self, caller: AsyncCaller) -> AsyncLink:
+        caller.link = await self._connect()
+        return caller.link
+
+    async def _connect(self) -> AsyncLink:
+        path = self.address.path
+        if self._embedded:
+            path = await asyncio.to_thread(embedded_path, self._embedded)
+        link = await _open(self.address, path)
+        if self._unchecked:
+            try:
+                warnings = wire.check_health(self.address, await link.ask(wire.INFO))
+            except BaseException:
+                link.close()
+                raise
+            with suppress(IndexError):  # Of many first connections one warns.
+                self._unchecked.pop()
+                for warning in warnings:
+                    log.warning("%s: %s", self.address, warning)
+        return link

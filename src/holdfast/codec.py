@@ -1,0 +1,77 @@
+"""Payloads to bytes and back: bytes and str as they are, everything else as JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import CodecError, InvalidArgument
+
+MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
+MAX_RESULT_BYTES: Final = 1024 * 1024
+
+_to_json = msgspec.json.Encoder().encode
+
+
+def encode(data: object) -> bytes:
+    """Return the bytes of a payload."""
+    raw = data if type(data) is bytes else _to_bytes("payload", data)
+    if len(raw) > MAX_PAYLOAD_BYTES:
+        raise InvalidArgument(
+            f"payload has {len(raw)} bytes, more than {MAX_PAYLOAD_BYTES}: "
+            "store it elsewhere and queue a reference to it"
+        )
+    return raw
+
+
+def encode_result(result: object) -> bytes:
+    """Return the bytes of a result."""
+    raw = _to_bytes("result", result)
+    if len(raw) > MAX_RESULT_BYTES:
+        raise InvalidArgument(
+            f"result has {len(raw)} bytes, more than {MAX_RESULT_BYTES}: "
+            "store it elsewhere and keep a reference to it"
+        )
+    return raw
+
+
+def decode_json(raw: bytes) -> Any:
+    """Decode JSON; say clearly when it is none."""
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CodecError(f"payload is not JSON: {error}") from None
+
+
+def _to_bytes(what: str, data: object) -> bytes:
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    if isinstance(data, str):
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            raise CodecError(f"{what} cannot be written as UTF-8: {error}") from None
+    try:
+        raw = _to_json(data)
+        # The encoder writes NaN and infinity as null, which would lose them without a word.
+        finite = b"null" not in raw or _is_finite(data)
+    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+        raise CodecError(f"{what} cannot be written as JSON: {error}") from None
+    if not finite:
+        raise CodecError(f"{what} cannot be written as JSON: NaN and infinity have no JSON form")
+    return raw
+
+
+def _is_finite(value: object) -> bool:
+    """Tell whether every float in a value is a number; `value` can be written as JSON."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value)) and all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_finite, value))
+    if isinstance(value, str | bytes | int | None):
+        return True
+    return _is_finite(msgspec.to_builtins(value, builtin_types=()))

@@ -1,0 +1,20 @@
+-- add: nothing -> ready | delayed
+--
+-- ARGV   time, caller, number, on_conflict, groups of jobs (see read_jobs)
+-- reply  one letter per job: '1' created; else the set that already has its id:
+--        r(eady) l(eased) d(elayed) f(ailed) e(nded) p(arked)
+--
+-- With on_conflict 'raise' one taken id refuses the whole call.
+
+local again = begin()
+if again then return again end
+
+local read_jobs, choose, create = adding()
+local groups = read_jobs(5)
+local flags, chosen = choose(groups)
+if chosen < #flags and ARGV[4] == 'raise' then
+  refuse('EXISTS', tostring(string.find(flags, '[^1]') - 1))
+end
+
+create(groups)
+return finish({flags})

@@ -1,0 +1,96 @@
+-- audit: look at some ids and name every invariant that is broken; changes nothing
+--
+-- ARGV   time, set (1…), place in it ('' = its end), how many ids to look at
+-- reply  problems, next set (0 = done), next place (0 = its end), stamp, totals, tallies
+--
+-- A set is walked from its end to its front, as jobs leave from the front: what moves
+-- up meanwhile is seen twice, never missed. What no set holds cannot be walked without
+-- reading every payload, so it is found by counting: `totals` are the lengths of the
+-- hashes, `tallies` how many of their fields belong to the ids of this chunk. The caller
+-- adds the tallies up, and may compare while the stamp has not changed.
+
+local SETS = {'ready', 'delayed', 'leased', 'failed', 'ended'}
+local HASHES = {'jobs', 'holds', 'facts', 'next', 'results'}
+local COUNTERS = {
+  'sequence', 'leased', 'completed', 'released', 'promoted', 'reclaimed', 'failed',
+  'pruned',
+}
+
+look()
+local problems, tallies = {}, {0, 0, 0, 0, 0}
+local index = whole(ARGV[2], 1, #SETS, 'set')
+local place = ARGV[3] ~= '' and whole(ARGV[3], 0, MAX.instant, 'place')
+local budget = whole(ARGV[4], 1, MAX.jobs, 'count')
+local counted = call('HMGET', key.meta, unpack(COUNTERS))
+
+local function check(id, score, set)
+  local function broken(what) problems[#problems + 1] = {id, what} end
+
+  for other = 1, #SETS do
+    if SETS[other] ~= set and call('ZSCORE', key[SETS[other]], id) then
+      broken('in ' .. set .. ' and in ' .. SETS[other])
+    end
+  end
+  local has = {}
+  for i, hash in ipairs(HASHES) do
+    has[hash] = call('HEXISTS', key[hash], id) == 1
+    if has[hash] then tallies[i] = tallies[i] + 1 end
+  end
+  local facts = {}
+  if has.facts then
+    local sound
+    facts, sound = read_facts(call('HGET', key.facts, id))
+    if not sound then broken('facts cannot be read') end
+  end
+
+  score = tonumber(score)
+  if not (score >= 0 and score <= MAX.instant and score % 1 == 0) then
+    broken('score is not a whole number')
+  end
+  if set == 'ended' then
+    if not facts.outcome then broken('ended without an outcome') end
+    if has.jobs ~= (facts.keep or false) then broken('payload of an ending') end
+  else
+    if not has.jobs then broken('no payload') end
+    if has.results then broken('result of a job that has not ended') end
+    if facts.outcome then broken('an outcome, but not ended') end
+  end
+  if set == 'leased' and not has.holds then broken('leased without a hold') end
+  if has.holds then
+    if set ~= 'leased' and set ~= 'ready' then broken('a hold, but not leased') end
+    if not string.find(call('HGET', key.holds, id), '^%S+ %d+ %d+$') then
+      broken('hold cannot be read')
+    end
+  end
+  if has.next and set ~= 'leased' then broken('a successor, but not leased') end
+  if facts.priority and set ~= 'delayed' and set ~= 'failed' then
+    broken('priority in the facts, but not delayed')
+  end
+  if set == 'ready' and (score % STEP > tonumber(counted[1] or 0) or score >= 100 * STEP) then
+    broken('rank that was never given')
+  end
+end
+
+while index <= #SETS and budget > 0 do
+  local set = SETS[index]
+  local stop = math.min(place or math.huge, call('ZCARD', key[set])) - 1
+  local start = math.max(0, stop - budget + 1)
+  if stop >= 0 then
+    local found = call('ZRANGE', key[set], start, stop, 'WITHSCORES')
+    for i = 1, #found, 2 do check(found[i], found[i + 1], set) end
+    budget = budget - #found / 2
+  end
+  if start == 0 then
+    index, place = index + 1, nil
+  else
+    place = start
+  end
+end
+
+if call('LLEN', key.wake) > 1 then problems[#problems + 1] = {'', 'more than one wake token'} end
+local totals, stamp = {}, {}
+for i, hash in ipairs(HASHES) do totals[i] = call('HLEN', key[hash]) end
+for i = 1, #COUNTERS do stamp[i] = counted[i] or '' end
+return {
+  problems, index <= #SETS and index or 0, place or 0, table.concat(stamp, ' '), totals, tallies,
+}

@@ -1,0 +1,12 @@
+-- counts: one atomic look at how many jobs are where
+--
+-- ARGV   time
+-- reply  ready, delayed, leased, parked, failed, ended, paused (1 or 0)
+
+look()
+local counted = {}
+for i, set in ipairs({'ready', 'delayed', 'leased', 'parked', 'failed', 'ended'}) do
+  counted[i] = call('ZCARD', key[set])
+end
+counted[7] = this.paused and 1 or 0
+return counted

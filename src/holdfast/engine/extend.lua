@@ -1,0 +1,18 @@
+-- extend: leased -> leased, to lapse later
+--
+-- ARGV   time, caller, number, lease_ms, settles
+-- reply  '1' (held) or '0' (lost) per lease
+
+local again = begin()
+if again then return again end
+
+local read_settles, held = settling()
+local lapses_at = after_ms(whole(ARGV[4], 1, MAX.instant, 'lease_ms'))
+local groups = read_settles(5)
+local ids, _, flags = held(groups, true)
+if #ids > 0 then
+  local leased = {}
+  for i, id in ipairs(ids) do leased[2 * i - 1], leased[2 * i] = lapses_at, id end
+  call('ZADD', key.leased, unpack(leased))
+end
+return finish({flags})

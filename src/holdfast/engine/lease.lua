@@ -1,0 +1,129 @@
+-- lease: ready -> leased, after promote, reclaim and prune; first completes what is done
+--
+-- ARGV   time, caller, number, token, lease_ms, count, to_the_back, settles, results
+-- reply  ids, payloads, facts ('' for none; empty when no job has any),
+--        '1' or '0' per settle, ms until it is worth asking again
+--
+-- Asking for work is what keeps the queue healthy: what is due is promoted, what lapsed
+-- is reclaimed and old endings are forgotten before we look. No other process has to be
+-- alive for a job to move.
+
+local token = name(ARGV[4], 'token')
+if string.find(token, '%s') then refuse('INVALID', 'token') end
+
+local function facts_beside(ids)
+  if #ids == 0 or not this.has_facts then return {} end
+  local facts = call('HMGET', key.facts, unpack(ids))
+  for i = 1, #ids do facts[i] = facts[i] or '' end
+  return facts
+end
+
+-- Leave those that fit into one reply; the others go back to where they were.
+local function fit(ids, ranks)
+  if #ids * this.largest <= MAX.bytes then return end
+  local bytes, ready = 0, {}
+  for i = 1, #ids do
+    bytes = bytes + call('HSTRLEN', key.jobs, ids[i])
+    if i > 1 and bytes > MAX.bytes then
+      ready[#ready + 1] = ranks[i]
+      ready[#ready + 1] = ids[i]
+      ids[i] = nil
+    end
+  end
+  if #ready > 0 then call('ZADD', key.ready, unpack(ready)) end
+end
+
+-- Take the best of `ready`: ids, ranks, payloads.
+local function take(wanted)
+  local ids, ranks, payloads
+  repeat
+    ids, ranks, payloads = {}, {}, {}
+    local found = call('ZPOPMIN', key.ready, wanted)
+    for i = 1, #found, 2 do
+      ids[#ids + 1], ranks[#ranks + 1] = found[i], found[i + 1]
+    end
+    if #ids == 0 then break end
+    fit(ids, ranks)
+    payloads = call('HMGET', key.jobs, unpack(ids))
+    -- An id without a payload is not a job: it is dropped where we meet it, and does not
+    -- hide the jobs behind it.
+    for i = #ids, 1, -1 do
+      if not payloads[i] then
+        call('HDEL', key.holds, ids[i])
+        call('HDEL', key.facts, ids[i])
+        table.remove(ids, i)
+        table.remove(ranks, i)
+        table.remove(payloads, i)
+      end
+    end
+  until #ids > 0
+  return ids, ranks, payloads
+end
+
+local function grant(ids, ranks, lease_ms)
+  local leased, holds, lapses_at = {}, {}, after_ms(lease_ms)
+  local hold = token .. ' ' .. this.at .. ' '
+  for i = 1, #ids do
+    local id = ids[i]
+    leased[2 * i - 1], leased[2 * i] = lapses_at, id
+    holds[2 * i - 1], holds[2 * i] = id, hold .. ranks[i]
+  end
+  call('ZADD', key.leased, unpack(leased))
+  call('HSET', key.holds, unpack(holds))
+  tell('leased', ids)
+end
+
+-- When something may come up by itself: the next job due, the next lease that lapses.
+local function worth_asking_in()
+  local wait_ms = 1000
+  local due_at = call('ZRANGE', key.delayed, 0, 0, 'WITHSCORES')[2]
+  local lapses_at = call('ZRANGE', key.leased, 0, 0, 'WITHSCORES')[2]
+  if due_at then wait_ms = math.min(wait_ms, due_at - this.now) end
+  if lapses_at then wait_ms = math.min(wait_ms, math.max(lapses_at, this.grace) - this.now) end
+  return math.max(wait_ms, 0)
+end
+
+local again = begin()
+if again then
+  -- Asked again: the same leases, as far as they still are the caller's.
+  local ids, completed, wait_ms = unpack(again)
+  local mine = {}
+  for _, id in ipairs(ids) do
+    local hold = call('ZSCORE', key.leased, id) and call('HGET', key.holds, id)
+    if hold and string.find(hold, token .. ' ', 1, true) == 1 then mine[#mine + 1] = id end
+  end
+  local payloads = #mine > 0 and call('HMGET', key.jobs, unpack(mine)) or {}
+  this.has_facts = true
+  return {mine, payloads, facts_beside(mine), completed, wait_ms}
+end
+
+local lease_ms = whole(ARGV[5], 1, MAX.instant, 'lease_ms')
+local wanted = whole(ARGV[6], 1, MAX.jobs, 'count')
+local to_the_back = ARGV[7] == '1'
+local read_settles, held = settling()
+local read_results, complete = completing()
+local overdue, maintain = maintaining()
+local groups, at = read_settles(8)
+local results = read_results(at)
+local done, _, completed, numbers = held(groups)
+local found = overdue()
+check_types()
+if next(results) then call('HLEN', key.results) end
+
+complete(done, numbers, results)
+maintain(found, to_the_back)
+
+local ids, payloads, wait_ms = {}, {}, 1000
+if not this.paused then
+  local ranks
+  ids, ranks, payloads = take(wanted)
+  if #ids > 0 then
+    grant(ids, ranks, lease_ms)
+    wait_ms = 0
+    this.grantable = call('ZCARD', key.ready) > 0
+  else
+    this.grantable = false
+    wait_ms = worth_asking_in()
+  end
+end
+return finish({ids, completed, wait_ms}, {ids, payloads, facts_beside(ids), completed, wait_ms})

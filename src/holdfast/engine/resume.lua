@@ -1,0 +1,14 @@
+-- resume: leases are granted again.
+--
+-- ARGV   time, caller, number
+-- reply  1
+
+local again = begin()
+if again then return again end
+
+this.asleep = call('LLEN', key.wake) == 0
+this.grantable = call('ZCARD', key.ready) > 0
+this.paused = false
+call('HDEL', key.meta, 'paused')
+this.events[1] = {'resumed', 0, {}}
+return finish({1})

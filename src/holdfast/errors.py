@@ -1,0 +1,83 @@
+"""Everything that Holdfast raises.
+
+HoldfastError
+├── Refused               the server said no, and nothing was changed
+│   ├── LeaseLost         the job is no longer yours to settle or extend
+│   ├── JobExists         add(on_conflict="raise") met an id that is taken
+│   ├── JobNotFound       no job has this id
+│   ├── WrongState        the job is not in a state that allows this
+│   ├── QueueFull         the server is out of memory and takes no more work
+│   └── ServerRefused     the server's own no: read-only, loading, disk full, no access
+├── ServerUnavailable     the connection was lost and did not come back in time:
+│                         the outcome is unknown until you ask
+├── UnsupportedServer     too old, or not a server that Holdfast can use
+├── InvalidArgument       a value was refused before anything was sent (a ValueError)
+└── CodecError            a payload could not be encoded or decoded (a ValueError)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.job import Receipt
+
+
+class HoldfastError(Exception):
+    """The base of every error that Holdfast raises."""
+
+    receipts: Sequence[Receipt] = ()
+    """What `add_many` had already added when it was stopped by this error."""
+
+
+class Refused(HoldfastError):
+    """The server refused the call; nothing was changed."""
+
+
+class LeaseLost(Refused):
+    """The lease is over: the job was taken back, given to another, or has ended."""
+
+
+class JobExists(Refused):
+    """A job with this id is already there."""
+
+
+class JobNotFound(Refused):
+    """No job has this id."""
+
+
+class WrongState(Refused):
+    """The job, request or queue is not in a state that allows this call."""
+
+
+class QueueFull(Refused):
+    """The server is out of memory: jobs can be finished, but none added."""
+
+
+class ServerRefused(Refused):
+    """The server itself refused: read-only, loading, disk full, or access denied.
+
+    `word` is the first word of its answer, such as `READONLY` or `NOPERM`.
+    """
+
+    def __init__(self, message: str, word: str = "") -> None:
+        super().__init__(message)
+        self.word = word
+
+
+class ServerUnavailable(HoldfastError):
+    """The server could not be reached; whether the last call was applied is unknown."""
+
+
+class UnsupportedServer(HoldfastError):
+    """The server cannot carry a Holdfast queue."""
+
+
+class InvalidArgument(HoldfastError, ValueError):
+    """An argument was refused before anything was sent to the server."""
+
+
+class CodecError(HoldfastError, ValueError):
+    """A payload could not be encoded or decoded."""

@@ -1,0 +1,111 @@
+"""What takes more than one call: chunks, waiting, walks.
+
+A flow is a generator that yields calls and is sent their answers. It does no I/O, so
+that both shells drive the same one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from holdfast.engine import calls
+from holdfast.engine.calls import MAX_BYTES, MAX_JOBS, Call, Entry, Granted, Settle
+from holdfast.errors import HoldfastError
+from holdfast.job import Leases, Problem, Receipt, Tidied
+
+T = TypeVar("T")
+Flow: TypeAlias = Generator[Call[Any], Any, T]
+
+_HASHES = ("payloads", "holds", "facts", "successors", "results")
+
+
+def chunks(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Cut jobs or settles into what one call may carry."""
+    chunk: list[T] = []
+    room = MAX_BYTES
+    for item in items:
+        bytes_ = size(item)
+        if chunk and (len(chunk) == MAX_JOBS or bytes_ > room):
+            yield chunk
+            chunk, room = [], MAX_BYTES
+        chunk.append(item)
+        room -= bytes_
+    if chunk:
+        yield chunk
+
+
+def payload_size(entry: Entry) -> int:
+    """Return how much of a call's bytes a job takes."""
+    return len(entry.payload)
+
+
+def _result_size(settle: Settle) -> int:
+    return len(settle[2] or b"")
+
+
+def add_many(entries: Iterable[Entry], on_conflict: str) -> Flow[list[Receipt]]:
+    """Add any number of jobs; an error carries the receipts of what was added before it."""
+    receipts: list[Receipt] = []
+    try:
+        for chunk in chunks(entries, payload_size):
+            receipts += yield calls.add(chunk, on_conflict=on_conflict)
+    except HoldfastError as error:
+        error.receipts = receipts
+        raise
+    return receipts
+
+
+def settle_many(
+    settles: Iterable[Settle], call: Callable[[Sequence[Settle]], Call[list[bool]]]
+) -> Flow[list[bool]]:
+    """Settle or extend any number of leases, in chunks."""
+    answers: list[bool] = []
+    for chunk in chunks(settles, _result_size):
+        answers += yield call(chunk)
+    return answers
+
+
+def lease(
+    ask: Callable[[Sequence[Settle], float], Call[Granted]], done: Iterable[Settle], wait: float
+) -> Flow[Leases]:
+    """Complete and lease; when there is nothing, wait for a wake or until it is worth asking."""
+    *before, riding = [*chunks(done, _result_size)] or [[]]
+    completed: list[bool] = []
+    for chunk in before:
+        completed += yield calls.complete(chunk)
+    granted: Granted = yield ask(riding, 0)
+    completed += granted.leases.completed
+    deadline = time.monotonic() + wait
+    while not granted.leases and (left := deadline - time.monotonic()) > 0:
+        granted = yield ask((), max(0.001, min(left, granted.ask_again)))
+    granted.leases.completed = completed
+    return granted.leases
+
+
+def tidy(call: Callable[[], Call[Tidied]]) -> Flow[Tidied]:
+    """Tidy until nothing is left to move."""
+    promoted = reclaimed = pruned = 0
+    while True:
+        moved: Tidied = yield call()
+        promoted += moved.promoted
+        reclaimed += moved.reclaimed
+        pruned += moved.pruned
+        if MAX_JOBS not in (moved.promoted, moved.reclaimed, moved.pruned):
+            return Tidied(promoted, reclaimed, pruned)
+
+
+def audit() -> Flow[list[Problem]]:
+    """Walk every id; when nothing moved meanwhile, also count what no set holds."""
+    chunk: calls.Audited = yield calls.audit()
+    first, problems, tallies = chunk, list(chunk.problems), list(chunk.tallies)
+    while chunk.following:
+        chunk = yield calls.audit(chunk.following)
+        problems += chunk.problems
+        tallies = [a + b for a, b in zip(tallies, chunk.tallies, strict=True)]
+    if chunk.stamp == first.stamp:
+        for name, total, tally in zip(_HASHES, chunk.totals, tallies, strict=True):
+            if total != tally:
+                problems.append(Problem("", f"{total - tally} {name} that belong to no job"))
+    return problems

@@ -1,0 +1,56 @@
+"""Ids that the client makes: 20 characters, time first, so that they sort as they were made.
+
+8 characters of time (48 bits of milliseconds), 8 of random drawn once per process, and
+4 that count up. A process that made 16 million ids, or was forked, draws again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import time
+from typing import Final
+
+_ALPHABET: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
+_COUNT: Final = len(_PAIRS) ** 2
+
+
+def _encode(value: int, pairs: int) -> str:
+    return "".join(_PAIRS[(value >> 12 * place) & 4095] for place in reversed(range(pairs)))
+
+
+def random_name() -> str:
+    """Return 12 random characters (72 bits): the name of a holder or a caller."""
+    return _encode(secrets.randbits(72), 6)
+
+
+class _Maker:
+    __slots__ = ("_count", "_ms", "_random", "_time")
+
+    def __init__(self) -> None:
+        self.draw()
+
+    def draw(self) -> None:
+        self._random = _encode(secrets.randbits(48), 4)
+        self._count = itertools.count()
+        self._ms = -1
+        self._time = ""
+
+    def new(self) -> str:
+        number = next(self._count)
+        if number >= _COUNT:
+            self.draw()
+            return self.new()
+        ms = time.time_ns() // 1_000_000
+        prefix = self._time
+        if ms != self._ms:
+            prefix = self._time = _encode(ms, 4)
+            self._ms = ms
+        return f"{prefix}{self._random}{_PAIRS[number >> 12]}{_PAIRS[number & 4095]}"
+
+
+_maker = _Maker()
+new_id = _maker.new
+os.register_at_fork(after_in_child=_maker.draw)

@@ -1,0 +1,192 @@
+"""The values that the queue takes and gives: frozen, compared by content, no behaviour.
+
+They are msgspec structs because a lease makes one per job: creating one costs a tenth of
+a frozen dataclass.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from holdfast import codec
+
+Duration: TypeAlias = int | float | timedelta
+"""Seconds, or a timedelta."""
+
+Instant: TypeAlias = datetime | int | float
+"""A datetime with a time zone, or seconds since the epoch."""
+
+State: TypeAlias = Literal["ready", "leased", "delayed", "failed", "ended", "parked"]
+OnConflict: TypeAlias = Literal["ignore", "raise"]
+
+
+class JobOptions(TypedDict, total=False):
+    """What a job may say about itself; what it does not say is the queue's default.
+
+    priority      0 to 99, higher runs sooner; default 50
+    handler       the name of the function that shall run it
+    timeout       seconds that one run may take (workers that run jobs in processes)
+    max_failures  runs that may raise before the job is failed; default 10, None = no limit
+    max_lapses    runs that may end without an answer; default 3, None = no limit
+    min_backoff   seconds before the first retry; default 2, doubled with each failure
+    max_backoff   the longest wait between two retries; default 300
+    result_for    seconds for which the result can be read; default 0, math.inf = for ever
+    keep          keep the payload as long as the result
+    remember_for  seconds for which the id stays taken after the job has completed
+    """
+
+    priority: int
+    handler: str | None
+    timeout: Duration | None
+    max_failures: int | None
+    max_lapses: int | None
+    min_backoff: Duration
+    max_backoff: Duration
+    result_for: Duration
+    keep: bool
+    remember_for: Duration
+
+
+class NewJob(Struct, frozen=True, repr_omit_defaults=True):
+    """A job to add with `add_many` or as a follow-up, with options of its own."""
+
+    data: Any
+    id: str | None = None
+    delay: Duration | None = None
+    at: Instant | None = None
+    priority: int | UnsetType = UNSET
+    handler: str | UnsetType | None = UNSET
+    timeout: Duration | UnsetType | None = UNSET
+    max_failures: int | UnsetType | None = UNSET
+    max_lapses: int | UnsetType | None = UNSET
+    min_backoff: Duration | UnsetType = UNSET
+    max_backoff: Duration | UnsetType = UNSET
+    result_for: Duration | UnsetType = UNSET
+    keep: bool | UnsetType = UNSET
+    remember_for: Duration | UnsetType = UNSET
+
+
+class Facts(Struct, frozen=True, repr_omit_defaults=True):
+    """What the engine keeps about a job beside its payload, where it differs from the defaults."""
+
+    priority: int = 50
+    handler: str | None = None
+    timeout_ms: int | None = None
+    failures: int = 0
+    lapses: int = 0
+    max_failures: int = 10
+    max_lapses: int = 3
+    min_backoff_ms: int = 2_000
+    max_backoff_ms: int = 300_000
+    result_for_ms: int = 0
+    remember_for_ms: int = 0
+    keep: bool = False
+    error: str | None = None
+    failed_at: int | None = None
+    outcome: str | None = None
+    ended_at: int | None = None
+    taken_until: int | None = None
+
+
+NO_FACTS = Facts()
+
+
+class Receipt(Struct, frozen=True, repr_omit_defaults=True):
+    """What became of one job given to `add`. True when this call created it."""
+
+    id: str
+    created: bool = True
+    state: State | None = None
+    """Where the job that already has this id stands; None when it was created."""
+
+    def __bool__(self) -> bool:
+        return self.created
+
+
+class Lease(Struct, frozen=True, repr_omit_defaults=True):
+    """The right to run one job until the lease lapses."""
+
+    id: str
+    data: bytes
+    token: str
+    """Names this lease. Effects outside the queue should be guarded by it."""
+    facts: Facts = NO_FACTS
+
+    @property
+    def failures(self) -> int:
+        """How many runs of this job raised."""
+        return self.facts.failures
+
+    @property
+    def lapses(self) -> int:
+        """How many runs of this job ended without an answer."""
+        return self.facts.lapses
+
+    def json(self) -> Any:
+        """Decode the payload as JSON."""
+        return codec.decode_json(self.data)
+
+
+class Leases(list[Lease]):
+    """What `lease_many` granted, and what became of the leases that it completed."""
+
+    completed: list[bool]
+
+    def __init__(self, leases: list[Lease], completed: list[bool]) -> None:
+        super().__init__(leases)
+        self.completed = completed
+
+
+class Counts(Struct, frozen=True):
+    """How many jobs are where, at one moment."""
+
+    ready: int
+    delayed: int
+    leased: int
+    parked: int
+    failed: int
+    ended: int
+    paused: bool
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that nobody runs yet: ready, parked and delayed."""
+        return self.ready + self.parked + self.delayed
+
+
+class Tidied(Struct, frozen=True):
+    """What `tidy` moved."""
+
+    promoted: int
+    reclaimed: int
+    pruned: int
+
+
+class Problem(Struct, frozen=True):
+    """An invariant that `audit` found broken; the id is empty where it concerns no single job."""
+
+    id: str
+    what: str
+
+
+class Event(Struct, frozen=True, array_like=True):
+    """A hint that something happened. Ids are named where one call moved at most 100."""
+
+    kind: str
+    count: int
+    ids: list[str] = msgspec.field(default_factory=list)
+
+
+_decode_events = msgspec.msgpack.Decoder(list[Event]).decode
+
+
+def read_events(message: bytes) -> list[Event]:
+    """Read what one call published; nothing where it cannot be read."""
+    try:
+        return _decode_events(message)
+    except msgspec.MsgspecError:
+        return []

@@ -1,0 +1,65 @@
+"""The keys of a queue, in the one order in which every script receives them.
+
+Named here and, in the same order, at the top of `engine/prelude.lua` (a test compares
+the two). New keys are appended; nothing is ever reordered or reused, because scripts
+of an older release may run on the same server.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.errors import InvalidArgument
+
+NAMES: Final = (
+    "ready",  # zset   id -> rank
+    "delayed",  # zset   id -> due_ms
+    "leased",  # zset   id -> lapses_ms
+    "holds",  # hash   id -> token, rank, leased_at, request
+    "parked",  # zset   waiting parts, in lexicographic order
+    "turns",  # zset   request -> rank
+    "failed",  # zset   id -> when its failure handler may run
+    "ended",  # zset   id -> forget_at_ms
+    "jobs",  # hash   id -> payload
+    "facts",  # hash   id -> what differs from the defaults
+    "next",  # hash   id -> successor
+    "results",  # hash   id -> result
+    "requests",  # hash   request -> state and counters
+    "workers",  # hash   holder -> host, pid, queues, alive until
+    "calls",  # hash   caller -> last number and answer
+    "meta",  # hash   layout, sequence, seen, grace, paused, largest, counters
+    "wake",  # list   at most one token
+    "staged",  # hash   chunks of a batch write
+    "staging",  # zset   chunk -> forget_at_ms
+    "claims",  # hash   reader, number, chunk -> ids
+    "ledger",  # hash   reader or writer -> epoch, committed
+    "events",  # the name of a channel; nothing is ever stored under it
+)
+
+MAX_NAME_BYTES: Final = 512
+
+
+def utf8_name(kind: str, name: object) -> bytes:
+    """Return a queue name or an id as bytes; refuse what could not be stored exactly."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{kind} must be a str, not {type(name).__name__}")
+    try:
+        raw = name.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{kind} cannot be written as UTF-8: {name!a}") from None
+    if not 1 <= len(raw) <= MAX_NAME_BYTES:
+        raise InvalidArgument(f"{kind} must have 1 to {MAX_NAME_BYTES} bytes, not {len(raw)}")
+    return raw
+
+
+def queue_keys(queue: str) -> tuple[bytes, ...]:
+    """Return the keys of a queue, all in one cluster slot.
+
+    The braces are ours, so that a queue is one slot. A name that begins with `}` would
+    close them at once and spread the queue over the cluster: it is refused.
+    """
+    raw = utf8_name("queue name", queue)
+    if raw.startswith(b"}"):
+        raise InvalidArgument(f"queue name must not begin with '}}': {queue!r}")
+    prefix = b"hf:{" + raw + b"}:"
+    return tuple(prefix + name.encode() for name in NAMES)

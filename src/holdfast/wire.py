@@ -1,0 +1,231 @@
+"""What goes over a connection, as bytes, with no I/O: commands out, and what an error reply means.
+
+Replies are parsed by hiredis. `server.py` and `aserver.py` are the only users.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import hiredis
+
+from holdfast.engine.calls import Call, Script
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArgument,
+    JobExists,
+    QueueFull,
+    Refused,
+    ServerRefused,
+    ServerUnavailable,
+    UnsupportedServer,
+)
+from holdfast.keys import NAMES, queue_keys
+
+RETRIABLE: Final = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
+"""The server answers, but not yet: nothing was done, ask again."""
+
+_ADVICE: Final = {
+    "READONLY": "this server is a read-only replica: connect to its primary",
+    "LOADING": "the server is still loading its data: try again in a moment",
+    "BUSY": "the server is busy with a long script: try again, or look at its slow log",
+    "MISCONF": "the server cannot write to its disk: free space or mend its persistence",
+    "NOAUTH": "the server wants a password: put user and password into the URL",
+    "WRONGPASS": "the server does not know this user and password: check the URL",
+    "NOPERM": "this user may not run what a queue needs: see SECURITY.md for the ACL rule",
+    "MASTERDOWN": "the server lost its primary: try again when the replica has one",
+    "NOREPLICAS": "too few replicas for a write: see min-replicas-to-write",
+}
+
+
+def pack(*command: bytes) -> bytes:
+    """Return a command as RESP."""
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]  # any length
+    return packed
+
+
+INFO: Final = pack(b"INFO", b"server", b"memory", b"persistence")
+
+
+class Packer:
+    """Packs calls to one queue: all that is the same for every call is packed once."""
+
+    def __init__(self, queue: str) -> None:
+        self._keys = queue_keys(queue)
+        self._wake = self._keys[NAMES.index("wake")]
+        self.events = self._keys[NAMES.index("events")]
+        self._heads: dict[Script, tuple[int, bytes]] = {}
+
+    def pack(self, call: Call[Any], now: bytes, caller: bytes, number: int) -> bytes:
+        """Return a call as RESP."""
+        head = self._heads.get(call.script)
+        if head is None:
+            head = self._heads[call.script] = self._head(call.script)
+        words, prefix = head
+        if call.script.changes:
+            args = [now, caller, b"%d" % number, *call.args]
+        else:
+            args = [now, *call.args]
+        return b"*%d\r\n%b%b" % (words + len(args), prefix, _words(args))
+
+    def pack_wait(self, seconds: float) -> bytes:
+        """Return the blocking pop of the wake that goes before a call that waits.
+
+        The server runs the script behind it the moment that the pop answers, so a job
+        that was waited for costs one round trip, not two.
+        """
+        return pack(b"BLPOP", self._wake, b"%.3f" % seconds)
+
+    def _head(self, script: Script) -> tuple[int, bytes]:
+        words = [b"EVALSHA", script.sha, b"%d" % len(self._keys), *self._keys]
+        return len(words), _words(words)
+
+
+def _words(words: list[bytes]) -> bytes:
+    if len(words) < 16:
+        return b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+    packed = pack(*words)
+    return packed[packed.index(b"\n") + 1 :]
+
+
+def word_of(trouble: OSError | hiredis.ReplyError) -> str:
+    """Return the first word of an error reply, which says what kind it is."""
+    return str(trouble).partition(" ")[0] if isinstance(trouble, hiredis.ReplyError) else ""
+
+
+def refusal(reply: hiredis.ReplyError) -> HoldfastError:
+    """Return the error that an error reply means to the caller."""
+    text = str(reply)
+    word, _, fact = text.partition(" ")
+    fact = fact.partition(" script: ")[0]
+    match word:
+        case "EXISTS":
+            return JobExists(f"job number {fact} of this call has an id that is taken")
+        case "INVALID":
+            return InvalidArgument(f"the server refused an argument: {fact}")
+        case "STALE":
+            return Refused(
+                "this call came after a later one of the same caller and was not applied"
+            )
+        case "OOM":
+            return QueueFull("the server is out of memory: finish jobs or raise its maxmemory")
+        case "LAYOUT":
+            return UnsupportedServer(
+                f"this queue was written by a newer Holdfast (layout {fact}): update this one"
+            )
+    if text.startswith("ERR ACL failure"):
+        word = "NOPERM"
+    if word in _ADVICE:
+        return ServerRefused(_ADVICE[word], word)
+    return ServerRefused(f"the server refused the call: {text[:200]}", word)
+
+
+class Tries:
+    """What to do after a call met trouble: ask again after a pause, or give up with an error."""
+
+    def __init__(self, server: object, seconds: float) -> None:
+        self._server = server
+        self._until = time.monotonic() + seconds
+        self._pause = 0.01
+        self._loaded = False
+
+    def script_is_missing(self, trouble: OSError | hiredis.ReplyError) -> bool:
+        """Tell whether the server has lost, or never had, the script; a second time is an error."""
+        missing = not self._loaded and word_of(trouble) == "NOSCRIPT"
+        self._loaded = self._loaded or missing
+        return missing
+
+    def pause_after(self, trouble: OSError | hiredis.ReplyError) -> float:
+        """Return seconds to pause before asking again; raise when there is no point in it."""
+        if isinstance(trouble, hiredis.ReplyError) and word_of(trouble) not in RETRIABLE:
+            raise refusal(trouble)
+        if isinstance(trouble, ssl.SSLCertVerificationError):
+            raise ServerRefused(
+                f"{self._server}: its certificate is not to be trusted "
+                f"({trouble.verify_message}): name its authority with ?ca=<file> in the URL",
+                "TLS",
+            ) from trouble
+        left = self._until - time.monotonic()
+        if left <= 0:
+            if isinstance(trouble, hiredis.ReplyError):
+                raise refusal(trouble)
+            raise ServerUnavailable(
+                f"{self._server}: {describe(trouble)}. Whether the last call was applied is "
+                "unknown: ask again, with the same id where you add"
+            ) from trouble
+        pause, self._pause = self._pause * random.uniform(0.5, 1.0), min(self._pause * 2, 1.0)
+        return min(pause, left)
+
+
+def describe(error: OSError) -> str:
+    """Return an error of the connection as words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__
+
+
+@dataclass(frozen=True)
+class Health:
+    """What INFO says about a server."""
+
+    product: str
+    version: tuple[int, ...]
+    eviction: str
+    aof: bool
+
+    @property
+    def too_old(self) -> bool:
+        """Whether this server lacks what the scripts need."""
+        return self.version < ((8, 0) if self.product == "Valkey" else (7, 0))
+
+    def warnings(self) -> list[str]:
+        """Return what could cost jobs, in one sentence each."""
+        found = []
+        if self.eviction not in ("", "noeviction"):
+            found.append(
+                f"maxmemory-policy is {self.eviction}: a full server will drop jobs; "
+                "set it to noeviction"
+            )
+        if not self.aof:
+            found.append(
+                "appendonly is off: what was added since the last snapshot is lost when the "
+                "server stops; set appendonly yes"
+            )
+        return found
+
+
+def read_health(info: bytes) -> Health:
+    """Read the reply of INFO."""
+    fields = dict(
+        line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
+    )
+    valkey = fields.get("valkey_version")
+    version = valkey or fields.get("redis_version", "0")
+    return Health(
+        product="Valkey" if valkey else "Redis",
+        version=tuple(int(part) for part in version.split(".") if part.isdigit()),
+        eviction=fields.get("maxmemory_policy", ""),
+        aof=fields.get("aof_enabled", "1") == "1",
+    )
+
+
+def check_health(server: object, reply: object) -> list[str]:
+    """Refuse a server that is too old; return warnings about one that may lose jobs.
+
+    `reply` is INFO's. A user who may not ask will learn from the scripts what they need.
+    """
+    if isinstance(reply, hiredis.ReplyError) and word_of(reply) == "NOAUTH":
+        raise refusal(reply)
+    if not isinstance(reply, bytes):
+        return []
+    health = read_health(reply)
+    if health.too_old:
+        version = ".".join(map(str, health.version))
+        raise UnsupportedServer(
+            f"{server} is {health.product} {version}: Holdfast needs Valkey 8.0 or Redis 7.0"
+        )
+    return health.warnings()

@@ -1,0 +1,82 @@
+"""The user that the pages recommend can do what the guide does, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import resources
+
+import pytest
+import redis
+
+from docs.pages import DOCS, ROOT, run
+from engine_support import command_on
+from holdfast import Queue, ServerRefused
+from support import TestServer
+
+SERVER_PAGE, SECURITY = DOCS / "server.md", ROOT / "SECURITY.md"
+
+
+def documented() -> str:
+    found = re.search(r"^ACL SETUSER (.*)$", SERVER_PAGE.read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+@pytest.fixture
+def limited_url(
+    test_server: TestServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The URL of a user made by the line on the page."""
+    name, *rules = documented().split()
+    assert ">secret" in rules
+    command_on(client, "ACL", "SETUSER", name, "reset")
+    command_on(client, "ACL", "SETUSER", name, *rules)
+    client.script_flush()
+    url = test_server.url.replace("//", f"//{name}:secret@")
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    yield url
+    command_on(client, "ACL", "DELUSER", name)
+
+
+def test_the_documented_user_can_do_what_the_guide_does(limited_url: str) -> None:
+    with Queue("emails") as queue:
+        queue.delete()
+        run(DOCS / "guide.md")
+        assert queue.audit() == []
+        queue.delete()
+
+
+def test_the_documented_user_can_do_nothing_else(limited_url: str, client: redis.Redis) -> None:
+    with Queue("reports") as other, pytest.raises(ServerRefused) as refused:
+        other.add("not here")
+    assert refused.value.word == "NOPERM"
+    assert client.keys("hf:{reports}:*") == []
+    with redis.Redis.from_url(limited_url) as user:
+        for command in (
+            ("EVAL", "return 1", "0"),
+            ("CONFIG", "GET", "*"),
+            ("KEYS", "*"),
+            ("FLUSHALL",),
+            ("GET", "hf:{emails}:jobs"),
+            ("SUBSCRIBE", "hf:{reports}:events"),
+        ):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                command_on(user, *command)
+
+
+def test_the_line_has_the_commands_that_the_scripts_use_and_no_more() -> None:
+    lua = "".join(
+        file.read_text()
+        for file in resources.files("holdfast.engine").iterdir()
+        if file.name.endswith(".lua")
+    )
+    sent = {"evalsha", "script|load", "blpop", "subscribe"}
+    used = {command.lower() for command in re.findall(r"call\('([A-Z]+)'", lua)}
+    rules = documented().split()
+    assert {rule[1:] for rule in rules if rule.startswith("+")} == sent | used
+    assert "-" not in {rule[0] for rule in rules}
+
+
+def test_both_pages_show_the_same_line() -> None:
+    assert documented() in SECURITY.read_text()

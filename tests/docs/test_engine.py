@@ -1,0 +1,142 @@
+"""docs/engine.md says what the code says."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from inspect import getsource
+
+import msgspec
+import pytest
+import redis
+
+from docs.pages import DOCS, ROOT, blocks, code_in, rows, section
+from engine_support import Behind
+from holdfast import Queue, keys
+from holdfast.engine import calls
+from holdfast.job import Facts
+
+PAGE = DOCS / "engine.md"
+LUA = {
+    file.name.removesuffix(".lua"): file.read_text()
+    for file in resources.files("holdfast.engine").iterdir()
+    if file.name.endswith(".lua")
+}
+TRANSITIONS = sorted(LUA.keys() - {"prelude"})
+
+
+def table(heading: str) -> list[list[str]]:
+    return list(rows(section(PAGE, heading)))
+
+
+def header(name: str) -> str:
+    """Return the comment with which a Lua file opens."""
+    comment = re.match(r"(?:--.*\n)+", LUA[name])
+    assert comment, f"{name}.lua has no header"
+    return re.sub(r"^-- ?", "", comment[0], flags=re.MULTILINE)
+
+
+# ------------------------------------------------------------------------------ keys
+
+
+def test_the_keys_are_those_of_the_code_in_its_order() -> None:
+    shown = [(code_in(key)[0], type) for key, type, _ in table("The keys of a queue")]
+    named = re.findall(r'^    "(\w+)",  # (\w+)', getsource(keys), re.MULTILINE)
+    types = {"zset", "hash", "list"}
+    assert shown == [(name, type if type in types else "channel") for name, type in named]
+    assert [name for name, _ in shown] == list(keys.NAMES)
+
+
+# ----------------------------------------------------------------------- transitions
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+def test_every_transition_has_a_section_that_shows_its_header(name: str) -> None:
+    text = section(PAGE, name)
+    expected = header(name)
+    assert expected.splitlines()[0].startswith(f"{name}: ")
+    assert f"```text\n{expected}```" in text, f"the section {name} must show:\n\n{expected}"
+
+
+def test_every_section_is_a_transition() -> None:
+    headings = re.findall(r"^### (\w+)$", section(PAGE, "The transitions"), re.MULTILINE)
+    assert sorted(headings) == TRANSITIONS
+
+
+def test_every_script_is_shown_with_its_flags() -> None:
+    shown = [
+        (code_in(script)[0], " ".join(code_in(flags)))
+        for script, flags, _ in table("How a script is put together")
+    ]
+    assert sorted(shown) == sorted((script.name, script.flags) for script in calls.SCRIPTS)
+
+
+# ---------------------------------------------------------------------- what is stored
+
+
+def test_the_facts_are_those_of_the_code_with_their_defaults() -> None:
+    shown = {code_in(fact)[0]: default for fact, default, _ in table("Facts")}
+    words = {"None": "none", "False": "false"}
+    fields = msgspec.structs.fields(Facts)
+    defaults = {field.name: str(field.default) for field in fields}
+    assert shown == {name: words.get(default, default) for name, default in defaults.items()}
+    kinds = re.search(r"local kinds = \{(.*?)\}", LUA["prelude"], re.DOTALL)
+    assert kinds
+    assert set(shown) == set(re.findall(r"(\w+) = '", kinds[1]))
+
+
+def test_the_kinds_of_events_are_those_of_the_code() -> None:
+    lua = "".join(LUA.values())
+    told = set(re.findall(r"\btell\('(\w+)'", lua)) | set(re.findall(r"\{'(\w+)', 0, \{\}\}", lua))
+    for page, heading in ((PAGE, "Events"), (DOCS / "guide.md", "Events")):
+        kinds = re.search(r"[Kk]inds(?:: | are )([^.]*)\.", section(page, heading))
+        assert kinds
+        assert set(code_in(kinds[1])) == told
+
+
+def test_what_a_queue_stores_looks_as_the_page_says(queue: Queue, client: redis.Redis) -> None:
+    queue.add(b"", id="one", max_lapses=0)
+    for _ in range(2):
+        queue.add(b"", priority=60)
+    queue.release_many(queue.lease_many(2, 30), lapsed="why")
+    queue.pause()
+    behind = Behind(client, queue)
+    meta = {field.decode() for field in behind("HKEYS", "meta")}
+    assert meta <= {field for row in table("Meta") for field in code_in(row[0])}
+    queue.resume()
+    lease = queue.lease(30)
+    assert lease is not None
+    hold = behind("HGET", "holds", lease.id)
+    assert re.fullmatch(rb"[\w-]{12}\.\d+ \d{13} \d+", hold)
+    assert int(hold.split()[2]) // 2**46 == 99 - 60
+    for call in behind("HVALS", "calls"):
+        assert re.match(rb"\d+ \d{13} ", call)
+        assert isinstance(msgspec.msgpack.decode(call.split(b" ", 2)[2]), list)
+
+
+def test_the_diagram_names_every_state() -> None:
+    diagram = blocks(PAGE, "text")[0].code
+    for state in ("ready", "delayed", "leased", "failed", "ended"):
+        assert state in diagram
+
+
+# -------------------------------------------------------------------------- elsewhere
+
+
+def test_the_refusals_are_those_of_the_code() -> None:
+    text = section(PAGE, "Check, then write")
+    words = set(re.findall(r"refuse\('([A-Z]+)'", "".join(LUA.values())))
+    assert words <= set(code_in(text))
+
+
+def test_the_bounds_are_those_of_the_code() -> None:
+    bounds = dict(table("Bounds"))
+    assert bounds["jobs in one call"] == str(calls.MAX_JOBS)
+    assert bounds["payloads, or results, in one call"] == f"{calls.MAX_BYTES >> 20} MiB"
+    assert str(keys.MAX_NAME_BYTES) in bounds["a queue name, id, token, caller or handler"]
+
+
+def test_the_files_that_the_page_names_exist() -> None:
+    sources = {path.name for path in (ROOT / "src").rglob("*.*")}
+    named = {word for word in code_in(PAGE.read_text()) if word.endswith((".py", ".lua"))}
+    assert {word.rpartition("/")[2] for word in named} <= sources

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+import redis
+
+from engine_support import command_on, words
+from holdfast import InvalidArgument
+from holdfast.engine.calls import MAX_BYTES, MAX_JOBS, SCRIPTS, Call
+from holdfast.keys import MAX_NAME_BYTES, NAMES, queue_keys
+from holdfast.wire import Packer
+
+LUA = {
+    file.name.removesuffix(".lua"): re.sub(r"--.*", "", file.read_text())
+    for file in resources.files("holdfast.engine").iterdir()
+    if file.name.endswith(".lua")
+}
+TRANSITIONS = sorted(LUA.keys() - {"prelude"})
+# A key comes out of the one table, or is what a loop took out of it.
+KEY = r"(?:[\w.]+ and key\.\w+ or )?key\.\w+|key\[[\w.\[\]]+\]|set|unpack\(KEYS\)"
+STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+
+def test_the_prelude_names_the_keys_in_the_order_in_which_they_are_passed(
+    client: redis.Redis,
+) -> None:
+    tell = """
+        local named = {}
+        for name, at in pairs(key) do named[#named + 1] = name .. ' ' .. at end
+        return named
+    """
+    keys = queue_keys("a queue")
+    named = command_on(client, "EVAL", "#!lua\n" + LUA["prelude"] + tell, len(keys), *keys)
+    assert sorted(named) == sorted(
+        name.encode() + b" " + key for name, key in zip(NAMES, keys, strict=True)
+    )
+
+
+def test_every_transition_is_a_script_and_every_script_a_transition() -> None:
+    assert sorted({script.name for script in SCRIPTS}) == TRANSITIONS
+
+
+@pytest.mark.parametrize("transition", [*TRANSITIONS, "prelude"])
+def test_no_script_builds_or_spells_out_a_key(transition: str) -> None:
+    text = LUA[transition]
+    literals = [literal[1:-1] for literal in STRING.findall(text)]
+    assert not [literal for literal in literals if "hf:" in literal or "{" in literal]
+    commands = re.findall(r"\bp?call\(\s*'([A-Z]+)'(?:\s*,\s*([^,()]+(?:\([^()]*\))?))?", text)
+    assert commands or transition in ("pause", "tidy", "add", "extend")
+    for command, key in commands:
+        if command == "TIME":
+            continue
+        assert re.fullmatch(KEY, key.strip()), (command, key)
+
+
+def test_only_the_prelude_and_delete_see_the_keys_themselves() -> None:
+    assert [name for name in TRANSITIONS if "KEYS" in LUA[name]] == ["delete"]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: f"{script.name}-{script.flags}")
+def test_every_script_is_given_exactly_the_keys_of_its_queue(script) -> None:  # type: ignore[no-untyped-def]
+    packed = Packer("a queue").pack(Call(script, [b"argument"], lambda _: None), b"7", b"me", 5)
+    name, sha, count, *rest = words(packed)
+    assert (name, sha, int(count)) == (b"EVALSHA", script.sha, len(NAMES))
+    assert tuple(rest[: len(NAMES)]) == queue_keys("a queue")
+    caller = [b"me", b"5"] if script.changes else []
+    assert rest[len(NAMES) :] == [b"7", *caller, b"argument"]
+
+
+def test_the_bounds_are_the_same_on_both_sides() -> None:
+    bounds = dict(re.findall(r"(\w+) = ([\d *]+),", LUA["prelude"]))
+    assert int(bounds["jobs"]) == MAX_JOBS
+    assert eval(bounds["bytes"]) == MAX_BYTES
+    assert int(bounds["name"]) == MAX_NAME_BYTES
+
+
+def test_the_keys_of_a_queue_share_one_slot() -> None:
+    keys = queue_keys("emails")
+    assert keys[0] == b"hf:{emails}:ready"
+    assert len(set(keys)) == len(NAMES)
+    assert all(key.startswith(b"hf:{emails}:") for key in keys)
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "{", "{}", "a}b", "a}:ready", "{a}:ready", ":", "\0", "\n", " ", "ü", "x" * 512]
+)
+def test_a_name_may_be_anything_that_leaves_the_braces_to_us(name: str) -> None:
+    key = queue_keys(name)[0]
+    # What a cluster hashes: between the first brace and the first that closes one.
+    tag = key[key.index(b"{") + 1 :].partition(b"}")[0]
+    assert tag
+    assert key == b"hf:{" + name.encode() + b"}:ready"
+    assert {k[k.index(b"{") + 1 :].partition(b"}")[0] for k in queue_keys(name)} == {tag}
+
+
+def test_two_names_never_share_a_key() -> None:
+    names = ["a", "a}", "a}:ready", "a}:ready}", "a:ready", "{a", "{a}", "a{", "A", "a ", "a\0"]
+    keys = [key for name in names for key in queue_keys(name)]
+    assert len(set(keys)) == len(names) * len(NAMES)
+
+
+@pytest.mark.parametrize("name", ["", "}", "}a", "x" * 513, "ü" * 257, "\ud800", None, b"a", 7])
+def test_a_name_that_could_not_be_kept_apart_or_exact_is_refused(name: object) -> None:
+    with pytest.raises(InvalidArgument, match="queue name"):
+        queue_keys(name)  # type: ignore[arg-type]

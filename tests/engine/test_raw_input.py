@@ -1,0 +1,238 @@
+"""What reaches a script around the client is refused with a word, and nothing is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from engine_support import Behind, call_of, pack
+from holdfast import Lease, NewJob, Queue
+from holdfast.codec import MAX_PAYLOAD_BYTES
+from holdfast.engine import calls
+from holdfast.engine.calls import SCRIPTS, Entry
+
+LEASE = Lease("a", b"", "nobody.1")
+LONG = "x" * 513
+NOT_DIGITS = ["nan", "inf", "-inf", "0x10", " 7 ", "7 ", "-1", "+7", "1e5", "7.5", "", "seven"]
+NOT_DIGITS += ["7\n", "7\0", "٣", "9" * 17, "9" * 400, str(2**53)]
+NAMES_TOO = ["", LONG]
+
+RAW: dict[str, Callable[[Queue], object]] = {
+    "add": lambda q: q.add_many([NewJob(b"x", id=id, priority=7) for id in "ab"]),
+    "lease": lambda q: q.lease_many(7, 7, complete=_pairs()),
+    "complete": lambda q: q.complete_many(_pairs()),
+    "release": lambda q: q.release_many([lease for lease, _ in _pairs()], after=7),
+    "extend": lambda q: q.extend_many([lease for lease, _ in _pairs()], 7),
+    "tidy": lambda q: q.tidy(),
+    "pause": lambda q: q.pause(),
+    "audit": lambda q: q.audit(),
+}
+
+
+def _pairs() -> list[tuple[Lease, bytes]]:
+    """Settles of two tokens, two ids each, all with a result: every count is more than one."""
+    return [(Lease(f"id-{n}", b"", f"nobody.t{n // 2}"), b"result") for n in range(4)]
+
+
+def arguments(queue: Queue, kind: str) -> tuple[calls.Script, list[str]]:
+    """Return a script and arguments that it takes."""
+    call = call_of(RAW[kind], queue)
+    head = ["1700000000000", *(["caller", "7"] if call.script.changes else [])]
+    return call.script, [*head, *(word.decode() for word in call.args)]
+
+
+@pytest.mark.parametrize("garbage", NOT_DIGITS)
+@pytest.mark.parametrize("kind", RAW)
+def test_a_script_takes_no_number_that_is_not_plain_digits(
+    queue: Queue, behind: Behind, kind: str, garbage: str
+) -> None:
+    script, args = arguments(queue, kind)
+    for place, word in enumerate(args):
+        # 0 and 1 may be flags. Without a time it is the server's; without a delay there is none.
+        optional = place == 0 or word == "7000"
+        if not word.isdigit() or word in ("0", "1") or (optional and not garbage):
+            continue
+        with pytest.raises(redis.ResponseError, match=r"^INVALID "):
+            behind.run(script, *args[:place], garbage, *args[place + 1 :])
+    assert behind.everything() == {}
+    behind.run(script, *args)
+
+
+@pytest.mark.parametrize("kind", RAW)
+def test_a_script_takes_no_call_that_is_cut_off(queue: Queue, behind: Behind, kind: str) -> None:
+    script, args = arguments(queue, kind)
+    for length in range(len(args)):
+        try:
+            behind.run(script, *args[:length])
+        except redis.ResponseError as error:
+            assert str(error).startswith("INVALID ")  # noqa: PT017
+            assert behind.everything() == {}
+        else:  # What was cut off was optional.
+            behind.queue.delete()
+
+
+@pytest.mark.parametrize("kind", RAW)
+def test_no_garbage_anywhere_makes_a_script_fail_in_the_middle(
+    queue: Queue, behind: Behind, kind: str
+) -> None:
+    script, args = arguments(queue, kind)
+    for place in range(len(args)):
+        for garbage in ["", " ", "a b", "nan", "-1", "\0", "1", "1000", "1001", LONG, "x" * 5000]:
+            try:
+                behind.run(script, *args[:place], garbage, *args[place + 1 :])
+            except redis.ResponseError as error:
+                assert str(error).startswith("INVALID ")  # noqa: PT017
+                assert behind.everything() == {}
+            else:
+                assert queue.audit() == []
+                queue.delete()
+
+
+@pytest.mark.parametrize("place", [1, 3])
+@pytest.mark.parametrize("name", ["", LONG, *(f"a{space}b" for space in " \t\n\r\v\f")])
+def test_a_caller_is_a_name_and_a_token_has_no_spaces(
+    queue: Queue, behind: Behind, place: int, name: str
+) -> None:
+    script, args = arguments(queue, "lease")
+    if place == 1 and name not in NAMES_TOO:
+        behind.run(script, *args[:place], name, *args[place + 1 :])
+        return
+    with pytest.raises(redis.ResponseError, match=r"^INVALID "):
+        behind.run(script, *args[:place], name, *args[place + 1 :])
+    assert behind.everything() == {}
+
+
+@pytest.mark.parametrize("kind", ["lease", "complete", "release", "extend"])
+@pytest.mark.parametrize("wrong", ["", "a b", "a\nb", LONG])
+def test_a_settle_presents_a_token_without_spaces(
+    queue: Queue, behind: Behind, kind: str, wrong: str
+) -> None:
+    script, args = arguments(queue, kind)
+    place = args.index("nobody.t1")
+    with pytest.raises(redis.ResponseError, match=r"^INVALID "):
+        behind.run(script, *args[:place], wrong, *args[place + 1 :])
+    assert behind.everything() == {}
+
+
+@pytest.mark.parametrize("kind", ["add", "lease", "complete", "release", "extend"])
+@pytest.mark.parametrize("wrong", NAMES_TOO)
+def test_a_script_takes_no_id_that_is_no_name(
+    queue: Queue, behind: Behind, kind: str, wrong: str
+) -> None:
+    script, args = arguments(queue, kind)
+    place = args.index("b" if kind == "add" else "id-3")
+    with pytest.raises(redis.ResponseError, match=r"^INVALID "):
+        behind.run(script, *args[:place], wrong, *args[place + 1 :])
+    assert behind.everything() == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        b"\xc1",
+        b"\x07",
+        b"\x93\x01\x02\x03",
+        b"\x81\xa4keep",
+        pack(colour="red"),
+        pack(priority=5),
+        pack(failures=5),
+        pack(outcome="completed"),
+        pack(max_lapses=-2),
+        pack(max_lapses=1.5),
+        pack(max_lapses=math.nan),
+        pack(max_lapses=math.inf),
+        pack(max_lapses=2**53),
+        pack(max_lapses="3"),
+        pack(handler=5),
+        pack(handler=""),
+        pack(handler=LONG),
+        pack(keep=1),
+        pack(timeout_ms=-1),
+        pack(result_for_ms=-1),
+        pack(remember_for_ms=-1),
+        pack(min_backoff_ms=-1),
+        pack(max_backoff_ms=-1),
+    ],
+    ids=range(23),
+)
+def test_a_script_takes_no_options_that_it_cannot_read(
+    queue: Queue, behind: Behind, options: bytes
+) -> None:
+    script, args = arguments(queue, "add")
+    place = args.index("7", 4) + 2
+    assert args[place] == ""  # Behind priority and due.
+    with pytest.raises(redis.ResponseError, match=r"^INVALID options"):
+        behind.run(script, *args[:place], options, *args[place + 1 :])
+    assert behind.everything() == {}
+
+
+@pytest.mark.parametrize("due", ["+nan", "-5", "+-5", "++5", "5 ", "+1e3", "+0x10", "+" + "9" * 17])
+def test_a_script_takes_no_due_that_is_not_plain_digits(
+    queue: Queue, behind: Behind, due: str
+) -> None:
+    script, args = arguments(queue, "add")
+    place = args.index("7", 4) + 1
+    with pytest.raises(redis.ResponseError, match=r"^INVALID due"):
+        behind.run(script, *args[:place], due, *args[place + 1 :])
+    assert behind.everything() == {}
+
+
+def _entry(id: str, payload: bytes = b"", *, priority: int = 50) -> Entry:
+    return Entry(id, payload, False, priority, b"", b"")
+
+
+TOO_MUCH: dict[str, Callable[[], calls.Call[Any]]] = {
+    "jobs": lambda: calls.add([_entry(str(n)) for n in range(1001)]),
+    "jobs in groups": lambda: calls.add([_entry(str(n), priority=n % 2) for n in range(1001)]),
+    "bytes": lambda: calls.add([_entry(str(n), b"x" * 1_000_000) for n in range(9)]),
+    "bytes of one job": lambda: calls.add([_entry("a", b"x" * (MAX_PAYLOAD_BYTES + 1))]),
+    "settles": lambda: calls.extend(
+        calls.settles_of(Lease(str(n), b"", "nobody.1") for n in range(1001)), 1
+    ),
+    "settles in groups": lambda: calls.extend(
+        calls.settles_of(Lease(str(n), b"", f"nobody.{n % 7}") for n in range(1001)), 1
+    ),
+    "leases": lambda: calls.lease("nobody.1", 1, 1001),
+    "follow-ups of nobody": lambda: calls.complete([], add=[_entry("a")]),
+    "follow-ups of two": lambda: calls.complete(
+        calls.settles_of([LEASE, Lease("b", b"", "nobody.1")]), add=[_entry("a")]
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_a_script_takes_no_more_than_one_call_may_carry(
+    queue: Queue, behind: Behind, what: str
+) -> None:
+    call = TOO_MUCH[what]()
+    with pytest.raises(redis.ResponseError, match=r"^INVALID "):
+        behind.ask(call, "caller", 1)
+    assert behind.everything() == {}
+
+
+def test_the_same_id_completed_twice_by_force_is_completed_once(
+    queue: Queue, behind: Behind
+) -> None:
+    queue.add(b"", id="a")
+    settles = calls.settles_of([Lease("a", b"", "-"), Lease("a", b"", "-")])
+    assert behind.ask(calls.complete(settles, force=True), "caller", 1) == [True, False]
+
+
+def test_no_refusal_repeats_what_came_from_outside(queue: Queue, behind: Behind) -> None:
+    script, args = arguments(queue, "add")
+    for place in range(len(args)):
+        for forged in ("FORGED\r\n+OK", "FORGED" * 100):
+            try:
+                behind.run(script, *args[:place], forged, *args[place + 1 :])
+            except redis.ResponseError as error:
+                assert "FORGED" not in str(error)  # noqa: PT017
+
+
+def test_every_script_has_been_given_bad_input(queue: Queue) -> None:
+    tried = {call_of(ask, queue).script.name for ask in RAW.values()}
+    untried = {script.name for script in SCRIPTS} - tried
+    assert untried == {"resume", "delete", "counts"}  # They take no arguments of their own.

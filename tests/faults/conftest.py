@@ -1,0 +1,49 @@
+"""A proxy before the server of this run, and clients that do not wait long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("faults")  # Before they are imported, to see why one failed.
+
+from faults.shells import Shell  # noqa: E402
+from faults.theatre import QUICKLY, Played, Theatre, open_theatre  # noqa: E402
+from proxy import Proxy  # noqa: E402
+from support import TestServer  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def one_proxy(test_server: TestServer) -> Iterator[Proxy]:
+    with Proxy(test_server.socket) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(one_proxy: Proxy) -> Iterator[Proxy]:
+    """A good connection, until a test plans something else."""
+    one_proxy.plan()
+    yield one_proxy
+    one_proxy.plan()
+    one_proxy.cut_all()
+
+
+@pytest.fixture(scope="session")
+def played() -> Played:
+    return {}
+
+
+@pytest.fixture
+def theatre(
+    test_server: TestServer, proxy: Proxy, shell: Shell, queue_name: str, played: Played
+) -> Iterator[Theatre]:
+    with open_theatre(test_server, proxy, shell, queue_name, played) as theatre:
+        yield theatre
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients take a reply for lost after a moment."""
+    monkeypatch.setattr("holdfast.server.REPLY_SECONDS", QUICKLY)
+    monkeypatch.setattr("holdfast.aserver.REPLY_SECONDS", QUICKLY)

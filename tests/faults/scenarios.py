@@ -1,0 +1,249 @@
+"""Every changing call of the API, each with a queue that gives it something to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from conftest import Clock
+from holdfast import Lease, NewJob, Queue
+from holdfast.asking import Done, Requeue
+
+
+@dataclass
+class Stage:
+    """What a scenario plays with: the queue, somebody else on the same queue, and the time."""
+
+    queue: Queue
+    other: Queue
+    clock: Clock
+    held: list[Lease] = field(default_factory=list)
+    """Leases of the queue, for the call to settle."""
+    held_by_other: list[Lease] = field(default_factory=list)
+
+
+Play: TypeAlias = Callable[[Stage], object]
+
+
+def nothing(stage: Stage) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A call, and what has to be there before."""
+
+    name: str
+    call: Play
+    prepare: Play = nothing
+    meanwhile: Play | None = None
+    """What somebody else does while the last request of the call is on its way."""
+    requests: int = 1
+    requeue: Requeue = "rank"
+    loose: frozenset[str] = frozenset()
+    """Keys that may differ: a wake is a hint, and one who waits may ask once more."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# ------------------------------------------------------------- what is there before
+
+
+def three_jobs(stage: Stage) -> None:
+    stage.queue.add_many(
+        [
+            NewJob("first", id="first", priority=60),
+            NewJob("second", id="second", result_for=100, keep=True, handler="some"),
+            NewJob("third", id="third", priority=40, remember_for=100),
+        ]
+    )
+
+
+def three_leases(stage: Stage) -> None:
+    three_jobs(stage)
+    stage.held += stage.queue.lease_many(3, 30)
+
+
+def one_lost_of_three(stage: Stage) -> None:
+    three_jobs(stage)
+    stage.held += stage.queue.lease_many(1, 1)
+    stage.held += stage.queue.lease_many(2, 30)
+    stage.clock.advance(2)
+    stage.held_by_other += stage.other.lease_many(1, 30)
+    assert [lease.id for lease in stage.held_by_other] == ["first"]
+
+
+def one_lost(stage: Stage) -> None:
+    one_lost_of_three(stage)
+    stage.other.complete_many(stage.held_by_other)
+
+
+def one_reclaimed(stage: Stage) -> None:
+    stage.queue.add("first", id="first")
+    stage.held += stage.queue.lease_many(1, 1)
+    stage.clock.advance(2)
+    assert stage.other.tidy().reclaimed == 1
+
+
+def one_completed(stage: Stage) -> None:
+    three_leases(stage)
+    stage.queue.complete(stage.held[0])
+
+
+def one_with_other(stage: Stage) -> None:
+    stage.queue.add("first", id="first")
+    stage.held_by_other += stage.other.lease_many(1, 30)
+
+
+def one_lapse_left(stage: Stage) -> None:
+    stage.queue.add("first", id="first", priority=70, max_lapses=0)
+    stage.held += stage.queue.lease_many(1, 30)
+
+
+def all_to_tidy(stage: Stage) -> None:
+    """One job is due, one lapsed, one ending is over; one waits."""
+    stage.queue.add("ended", id="ended", remember_for=1)
+    stage.other.complete_many(stage.other.lease_many(1, 30))
+    stage.queue.add("lapsed", id="lapsed")
+    stage.held_by_other += stage.other.lease_many(1, 1)
+    stage.queue.add("due", id="due", delay=2, priority=60)
+    stage.queue.add("ready", id="ready")
+    stage.clock.advance(3)
+
+
+def all_silent(stage: Stage) -> None:
+    all_to_tidy(stage)
+    stage.clock.advance(10)
+
+
+def paused(stage: Stage) -> None:
+    three_jobs(stage)
+    stage.queue.pause()
+
+
+# --------------------------------------------------------------------------- calls
+
+
+def add_many_kinds(stage: Stage) -> object:
+    return stage.queue.add_many(
+        [
+            b"made",
+            {"made": 2},
+            NewJob("a", id="a"),
+            NewJob("b", id="a"),
+            NewJob("c", id="first"),
+            NewJob("d", id="d", delay=5, priority=90),
+        ],
+        max_lapses=1,
+    )
+
+
+def lease_and_complete(stage: Stage) -> object:
+    done: list[Done] = [stage.held[0], (stage.held[1], "result"), stage.held[2]]
+    return stage.queue.lease_many(2, 30, complete=done)
+
+
+def three_leases_and_two_jobs(stage: Stage) -> None:
+    one_lost_of_three(stage)
+    stage.queue.add_many([NewJob("x", id="x"), NewJob("y", id="y"), NewJob("z", id="z")])
+
+
+def complete_with_follow_ups(stage: Stage) -> object:
+    follow_ups = ["made", NewJob("a", id="a", priority=80), NewJob("b", id="third")]
+    return stage.queue.complete(stage.held[1], {"some": "result"}, add=follow_ups)
+
+
+def lost_complete_with_follow_ups(stage: Stage) -> object:
+    return stage.queue.complete(stage.held[0], "late", add=[NewJob("a", id="a")])
+
+
+def add_by_other(stage: Stage) -> None:
+    stage.other.add("waited for", id="waited for")
+
+
+EMPTY = Scenario("nothing", nothing)
+
+SCENARIOS = (
+    Scenario("add", lambda s: s.queue.add({"n": 1}, id="a", priority=70)),
+    Scenario("add with a made id", lambda s: s.queue.add("some"), three_jobs),
+    Scenario("add with a taken id", lambda s: s.queue.add("again", id="first"), three_leases),
+    Scenario(
+        "add with a taken id that raises",
+        lambda s: s.queue.add("again", id="first", on_conflict="raise"),
+        three_jobs,
+    ),
+    Scenario(
+        "add with a delay and options",
+        lambda s: s.queue.add("late", id="a", delay=60, priority=90, max_lapses=1, handler="h"),
+    ),
+    Scenario(
+        "add with an id that is no longer remembered",
+        lambda s: s.queue.add("anew", id="ended"),
+        all_to_tidy,
+    ),
+    Scenario("add_many", add_many_kinds, three_jobs),
+    Scenario(
+        "add_many in two calls",
+        lambda s: s.queue.add_many(NewJob("x", id=f"job {n}") for n in range(1001)),
+        requests=2,
+    ),
+    Scenario("lease", lambda s: s.queue.lease(30), three_jobs),
+    Scenario("lease of nothing", lambda s: s.queue.lease(30)),
+    Scenario("lease of a paused queue", lambda s: s.queue.lease(30), paused),
+    Scenario("lease that tidies", lambda s: s.queue.lease_many(2, 30), all_to_tidy),
+    Scenario("lease_many", lambda s: s.queue.lease_many(10, 30), three_jobs),
+    Scenario("lease_many that completes", lease_and_complete, three_leases_and_two_jobs),
+    Scenario(
+        "lease that waits for a job",
+        lambda s: s.queue.lease(30, wait=20),
+        meanwhile=add_by_other,
+        requests=2,
+        loose=frozenset({"wake", "calls", "holds"}),
+    ),
+    Scenario(
+        "lease that waits for nothing",
+        lambda s: s.queue.lease(30, wait=0.05),
+        requests=2,
+        loose=frozenset({"wake", "calls"}),
+    ),
+    Scenario("extend", lambda s: s.queue.extend(s.held[0], 60), three_leases),
+    Scenario("extend of a lost lease", lambda s: s.queue.extend(s.held[0], 60), one_lost),
+    Scenario("extend_many", lambda s: s.queue.extend_many(s.held, 60), one_lost_of_three),
+    Scenario("complete", lambda s: s.queue.complete(s.held[0]), three_leases),
+    Scenario("complete of a lost lease", lambda s: s.queue.complete(s.held[0]), one_lost),
+    Scenario("complete after a reclaim", lambda s: s.queue.complete(s.held[0]), one_reclaimed),
+    Scenario("complete once more", lambda s: s.queue.complete(s.held[0]), one_completed),
+    Scenario("complete with result and follow-ups", complete_with_follow_ups, three_leases),
+    Scenario("complete too late with follow-ups", lost_complete_with_follow_ups, one_lost),
+    Scenario("complete by force", lambda s: s.queue.complete("first", force=True), one_with_other),
+    Scenario(
+        "complete_many",
+        lambda s: s.queue.complete_many([s.held[0], (s.held[1], "result"), s.held[2]]),
+        one_lost_of_three,
+    ),
+    Scenario("release", lambda s: s.queue.release(s.held[0]), three_leases),
+    Scenario("release of a lost lease", lambda s: s.queue.release(s.held[0]), one_lost),
+    Scenario(
+        "release to the back", lambda s: s.queue.release(s.held[0]), three_leases, requeue="back"
+    ),
+    Scenario("release after", lambda s: s.queue.release(s.held[0], after=60), three_leases),
+    Scenario("release lapsed", lambda s: s.queue.release(s.held[0], lapsed="why"), three_leases),
+    Scenario(
+        "release lapsed, the last time",
+        lambda s: s.queue.release(s.held[0], lapsed="why"),
+        one_lapse_left,
+    ),
+    Scenario(
+        "release_many",
+        lambda s: s.queue.release_many(s.held, lapsed="why"),
+        one_lost_of_three,
+        requeue="back",
+    ),
+    Scenario("tidy", lambda s: s.queue.tidy(), all_to_tidy),
+    Scenario("tidy by force", lambda s: s.queue.tidy(force=True), all_silent, requeue="back"),
+    Scenario("pause", lambda s: s.queue.pause(), three_jobs),
+    Scenario("resume", lambda s: s.queue.resume(), paused),
+    Scenario("delete", lambda s: s.queue.delete(), three_leases),
+)

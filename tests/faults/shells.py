@@ -1,0 +1,55 @@
+"""Both shells behind one face, so that one test is the test of both."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias, cast
+
+from holdfast import AsyncQueue, AsyncServer, Queue, Server
+from holdfast.asking import Requeue
+from holdfast.server import PATIENCE_SECONDS
+
+Shell: TypeAlias = Literal["Queue", "AsyncQueue"]
+SHELLS: tuple[Shell, ...] = ("Queue", "AsyncQueue")
+
+
+class _Blocking:
+    """An `AsyncQueue` whose methods are waited for."""
+
+    def __init__(self, queue: AsyncQueue, runner: asyncio.Runner) -> None:
+        self._queue = queue
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._queue, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        return lambda *args, **options: self._runner.run(found(*args, **options))
+
+
+@contextmanager
+def open_queue(
+    shell: Shell,
+    name: str,
+    url: str,
+    *,
+    patience: float = PATIENCE_SECONDS,
+    requeue: Requeue = "rank",
+    clock: Callable[[], int] | None = None,
+) -> Iterator[Queue]:
+    """A queue of either kind, with a server object of its own, closed at the end."""
+    if shell == "Queue":
+        with Queue(name, Server(url, patience=patience), requeue=requeue, clock=clock) as queue:
+            yield queue
+        return
+    with asyncio.Runner() as runner:
+        server = AsyncServer(url, patience=patience)
+        blocking = _Blocking(AsyncQueue(name, server, requeue=requeue, clock=clock), runner)
+        try:
+            # It has the methods of a Queue, which a test of the shells' parity makes sure of.
+            yield cast("Queue", blocking)
+        finally:
+            blocking.close()

@@ -1,0 +1,46 @@
+"""The engine does what the model says, in random histories.
+
+HOLDFAST_MODEL_STEPS says how many steps are run; each is one call, and after each
+everything that can be seen is compared.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from typing import cast
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from holdfast.engine import calls
+from model.histories import Histories
+
+STEPS = int(os.environ.get("HOLDFAST_MODEL_STEPS", "20000"))
+STEPS_PER_HISTORY = 60
+
+
+@pytest.mark.timeout(120 + STEPS // 50)
+@pytest.mark.parametrize("requeue", ["rank", "back"])
+def test_the_engine_does_what_the_model_says(client: redis.Redis, requeue: str) -> None:
+    for script in calls.SCRIPTS:
+        client.script_load(script.text)
+    wanted, steps = STEPS // 2, [0]
+    while steps[0] < wanted:
+        run_state_machine_as_test(
+            # Any factory will do, whatever its type says.
+            cast("type[Histories]", partial(Histories, client, requeue, steps)),
+            settings=settings(
+                max_examples=math.ceil((wanted - steps[0]) / STEPS_PER_HISTORY),
+                stateful_step_count=STEPS_PER_HISTORY,
+                phases=[Phase.generate, Phase.shrink],
+                database=None,
+                deadline=None,
+                print_blob=True,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+    assert steps[0] >= wanted

@@ -1,0 +1,383 @@
+"""Queue and AsyncQueue are one thing in two shells, and a cancelled call does no harm."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import re
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from engine_support import ids
+from holdfast import (
+    AsyncQueue,
+    AsyncServer,
+    Counts,
+    HoldfastError,
+    Lease,
+    Leases,
+    NewJob,
+    Queue,
+    Server,
+)
+from support import TestServer
+
+PAIRS = [(Queue, AsyncQueue), (Server, AsyncServer)]
+Step = tuple[str, tuple[Any, ...], dict[str, Any]]
+Scenario = Generator[Step, Any, None]
+
+
+# ----------------------------------------------------------------------- parity
+
+
+def methods(shell: type) -> dict[str, Any]:
+    return {
+        name: member
+        for name, member in vars(shell).items()
+        if inspect.isfunction(member) and (not name.startswith("_") or name == "__init__")
+    }
+
+
+def as_sync(text: object) -> str:
+    """Say in the words of the one shell what the other says."""
+    said = re.sub(r"\ban `Async", "a `", str(text))
+    return re.sub(r"\bAsync(?=[A-Z])", "", said)
+
+
+@pytest.mark.parametrize(("sync", "other"), PAIRS)
+def test_both_shells_have_the_same_methods(sync: type, other: type) -> None:
+    assert methods(sync).keys() == methods(other).keys()
+    assert len(methods(sync)) > 2
+
+
+def test_both_shells_have_the_same_public_attributes(test_server: TestServer) -> None:
+    def public(thing: object) -> set[str]:
+        return {name for name in vars(thing) if not name.startswith("_")}
+
+    assert public(Queue("q", test_server.url)) == public(AsyncQueue("q", test_server.url))
+    assert public(Server(test_server.url)) == public(AsyncServer(test_server.url))
+
+
+@pytest.mark.parametrize(("sync", "other"), PAIRS)
+def test_both_shells_take_and_give_the_same(sync: type, other: type) -> None:
+    for name, method in methods(sync).items():
+        twin = inspect.signature(methods(other)[name])
+        signature = inspect.signature(method)
+        for mine, its in zip(signature.parameters.values(), twin.parameters.values(), strict=True):
+            assert (mine.name, mine.kind, mine.default) == (its.name, its.kind, its.default)
+            assert as_sync(mine.annotation) == as_sync(its.annotation), (name, mine.name)
+        assert as_sync(signature.return_annotation) == as_sync(twin.return_annotation), name
+
+
+@pytest.mark.parametrize(("sync", "other"), PAIRS)
+def test_what_is_awaited_is_what_does_io(sync: type, other: type) -> None:
+    for name, method in methods(other).items():
+        opens = hasattr(method, "__wrapped__")  # An async context manager.
+        assert opens or name == "__init__" or inspect.iscoroutinefunction(method), name
+        assert not inspect.iscoroutinefunction(methods(sync)[name])
+
+
+def test_both_queues_are_documented_alike() -> None:
+    assert as_sync(inspect.getdoc(AsyncQueue)) == inspect.getdoc(Queue)
+    for name, method in methods(Queue).items():
+        assert as_sync(inspect.getdoc(methods(AsyncQueue)[name])) == str(inspect.getdoc(method))
+
+
+def test_both_servers_say_the_same_first() -> None:
+    for name, method in methods(Server).items():
+        if name != "__init__":
+            first, its = inspect.getdoc(method), inspect.getdoc(methods(AsyncServer)[name])
+            assert first
+            assert its
+            assert first.splitlines()[0] == its.splitlines()[0]
+
+
+@pytest.mark.parametrize(("sync", "other"), PAIRS)
+def test_every_public_method_is_documented(sync: type, other: type) -> None:
+    for shell in (sync, other):
+        for name, method in methods(shell).items():
+            assert name == "__init__" or inspect.getdoc(method), (shell, name)
+
+
+# ---------------------------------------------------------------- the same outcome
+
+
+def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
+    """Use every method, and tell what came of it; yields what to call and is sent the answer."""
+
+    def step(method: str, *args: Any, **options: Any) -> Generator[Step, Any, Any]:
+        try:
+            answer = yield method, args, options
+        except HoldfastError as error:
+            told.append((method, type(error), str(error)))
+            return None
+        told.append((method, without_tokens(answer)))
+        return answer
+
+    yield from step("add", {"n": 1}, id="a", priority=90, result_for=60)
+    yield from step("add", b"", id="a")
+    yield from step("add", b"", id="a", on_conflict="raise")
+    yield from step("add", b"", id="")
+    yield from step("add", "later", id="d", delay=1)
+    yield from step("add_many", [NewJob(b"%d" % n, id=f"m{n}") for n in range(1200)], handler="h")
+    yield from step("add_many", [NewJob(b"", id="x"), NewJob(b"", id="m0")], on_conflict="raise")
+    yield from step("counts")
+    one = yield from step("lease", 30)
+    yield from step("extend", one, 60)
+    yield from step("complete", one, b"result", add=[NewJob(b"", id="f", priority=99)])
+    yield from step("complete", one)
+    yield from step("extend", one, 60)
+    two = yield from step("lease_many", 3, 2, wait=0)
+    three = yield from step("lease_many", 2, 2, complete=[two[0], (two[1], "result"), one])
+    yield from step("extend_many", [*three, two[0]], 2)
+    yield from step("release", two[2], after=1)
+    yield from step("release", two[2])
+    yield from step("release_many", three[:1], lapsed="crashed")
+    clock(2)
+    yield from step("tidy")
+    yield from step("complete_many", [three[1], three[0]])
+    yield from step("complete", "m7", force=True)
+    yield from step("pause")
+    yield from step("lease", 30)
+    yield from step("resume")
+    yield from step("audit")
+    yield from step("counts")
+    yield from step("delete")
+    yield from step("counts")
+    yield from step("lease", 30, wait=0.001)
+    yield from step("close")
+
+
+def without_tokens(answer: Any) -> Any:
+    if isinstance(answer, Lease):
+        return answer.id, answer.data, answer.facts
+    if isinstance(answer, Leases):
+        return [without_tokens(lease) for lease in answer], answer.completed
+    return answer
+
+
+def play(url: str, name: str) -> list[object]:
+    told: list[object] = []
+    now = [1_700_000_000_000]
+    queue = Queue(name, url, clock=lambda: now[0])
+    steps = scenario(lambda seconds: now.__setitem__(0, now[0] + round(seconds * 1000)), told)
+    method, args, options = next(steps)
+    with contextlib.suppress(StopIteration):
+        while True:
+            try:
+                answer = getattr(queue, method)(*args, **options)
+            except HoldfastError as error:
+                method, args, options = steps.throw(error)
+            else:
+                method, args, options = steps.send(answer)
+    return told
+
+
+async def aplay(url: str, name: str) -> list[object]:
+    told: list[object] = []
+    now = [1_700_000_000_000]
+    queue = AsyncQueue(name, url, clock=lambda: now[0])
+    steps = scenario(lambda seconds: now.__setitem__(0, now[0] + round(seconds * 1000)), told)
+    method, args, options = next(steps)
+    with contextlib.suppress(StopIteration):
+        while True:
+            try:
+                answer = await getattr(queue, method)(*args, **options)
+            except HoldfastError as error:
+                method, args, options = steps.throw(error)
+            else:
+                method, args, options = steps.send(answer)
+    return told
+
+
+def test_both_shells_come_to_the_same(test_server: TestServer, queue_name: str) -> None:
+    sync = play(test_server.url, queue_name)
+    assert sync == asyncio.run(aplay(test_server.url, queue_name))
+    used = {str(step[0]) for step in sync if isinstance(step, tuple)}
+    assert used == methods(Queue).keys() - {"__init__", "events"}
+
+
+# -------------------------------------------------------------------- cancelling
+
+
+async def turns(count: int) -> None:
+    """Let others run for a while that is the same on every machine."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+def test_a_cancelled_lease_hides_no_job(test_server: TestServer, queue_name: str) -> None:
+    rounds = 150
+
+    async def main() -> None:
+        async with (
+            AsyncQueue(queue_name, test_server.url) as queue,
+            AsyncQueue(queue_name, test_server.url) as producer,
+        ):
+            kept: list[Lease] = []
+            for n in range(rounds):
+                waiting = asyncio.create_task(queue.lease(60, wait=20))
+                await turns(n % 13)
+                adding = asyncio.create_task(producer.add(b"%d" % n))
+                await turns(n // 13)
+                waiting.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    lease = await waiting
+                    if lease is not None:
+                        kept.append(lease)
+                await adding
+
+            async def all_given_back() -> bool:
+                return (await producer.counts()).leased == len(kept)
+
+            await until(all_given_back)
+            leases = await queue.lease_many(1000, 60)
+            assert {lease.lapses for lease in (*leases, *kept)} == {0}
+            assert sorted(int(lease.data) for lease in (*leases, *kept)) == list(range(rounds))
+            assert await queue.audit() == []
+            await queue.delete()
+
+    asyncio.run(main())
+
+
+def test_a_lease_cancelled_while_it_sleeps_hides_no_job_added_later(
+    test_server: TestServer, queue_name: str
+) -> None:
+    async def main() -> None:
+        with test_server.client() as client:
+            async with AsyncQueue(queue_name, test_server.url) as queue:
+
+                async def asleep() -> bool:
+                    return bool(client.info("clients")["blocked_clients"])
+
+                for n in range(10):
+                    waiting = asyncio.create_task(queue.lease(60, wait=20))
+                    await until(asleep)
+                    waiting.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await waiting
+                    await queue.add(b"%d" % n)
+                    lease = await queue.lease(60, wait=20)
+                    assert lease is not None
+                    assert (lease.data, lease.lapses) == (b"%d" % n, 0)
+                    await queue.complete(lease)
+                await queue.delete()
+
+    asyncio.run(main())
+
+
+def test_what_a_cancelled_lease_had_completed_stays_completed(
+    test_server: TestServer, queue_name: str
+) -> None:
+    async def main() -> None:
+        async with AsyncQueue(queue_name, test_server.url) as queue:
+            for n in range(30):
+                await queue.add_many([NewJob(b"", id="done"), NewJob(b"", id="next")])
+                done = await queue.lease(60)
+                assert done is not None
+                call = asyncio.create_task(queue.lease_many(5, 60, complete=[done]))
+                await turns(n)
+                call.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await queue.release_many(await call)
+                if not await queue.complete(done):
+                    # It was applied: then it was applied wholly.
+                    await until(_settled(queue))
+                counts = await queue.counts()
+                assert counts.ready == 1
+                await queue.delete()
+
+    asyncio.run(main())
+
+
+def _settled(queue: AsyncQueue) -> Callable[[], Any]:
+    async def settled() -> bool:
+        return (await queue.counts()).leased == 0
+
+    return settled
+
+
+CALLS: dict[str, Callable[[AsyncQueue], Any]] = {
+    "add": lambda q: q.add(b"x"),
+    "add_many": lambda q: q.add_many([b"x"] * 1500),
+    "lease": lambda q: q.lease(30),
+    "counts": lambda q: q.counts(),
+    "audit": lambda q: q.audit(),
+    "tidy": lambda q: q.tidy(),
+    "complete": lambda q: q.complete("nobody", force=True),
+    "pause": lambda q: q.resume(),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_the_next_reply_is_not_that_of_a_cancelled_call(
+    test_server: TestServer, queue_name: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with AsyncQueue(queue_name, test_server.url) as queue:
+            for n in range(25):
+                call = asyncio.create_task(CALLS[kind](queue))
+                await turns(n % 25)
+                call.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await call
+                receipt = await queue.add(b"", id=f"after-{n}")
+                assert (receipt.id, receipt.created) == (f"after-{n}", True)
+                assert isinstance(await queue.counts(), Counts)
+                assert await queue.complete(f"after-{n}", force=True)
+            await until(_settled(queue))
+            assert await queue.audit() == []
+            await queue.delete()
+
+    asyncio.run(main())
+
+
+def test_many_calls_at_once_are_answered_each_for_itself(
+    test_server: TestServer, queue_name: str
+) -> None:
+    async def main() -> None:
+        async with AsyncQueue(queue_name, test_server.url) as queue:
+            receipts = await asyncio.gather(*(queue.add(b"%d" % n, id=f"{n}") for n in range(50)))
+            assert [receipt.id for receipt in receipts] == [f"{n}" for n in range(50)]
+            leases = await asyncio.gather(*(queue.lease_many(5, 60) for _ in range(12)))
+            assert sorted(map(len, leases)) == [0, 0, *[5] * 10]
+            held = [lease for batch in leases for lease in batch]
+            assert {(lease.id, lease.data.decode()) for lease in held} == {
+                (f"{n}", f"{n}") for n in range(50)
+            }
+            assert len(set(ids(held))) == 50
+            await queue.delete()
+
+    asyncio.run(main())
+
+
+def test_closing_waits_until_what_was_cancelled_is_given_back(
+    test_server: TestServer, queue_name: str
+) -> None:
+    async def main() -> None:
+        queue = AsyncQueue(queue_name, test_server.url)
+        for n in range(20):
+            await queue.add(b"")
+            call = asyncio.create_task(queue.lease(60))
+            await turns(n)
+            call.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                lease = await call
+                assert lease is not None
+                await queue.release(lease)
+            await queue.close()
+            counts = await queue.counts()
+            assert (counts.ready, counts.leased) == (n + 1, 0)
+        await queue.delete()
+        await queue.close()
+
+    asyncio.run(main())
