@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import redis
-from support import TestServer
 
 from holdfast import Queue, Server
+from support import TestServer
 
 _numbers = itertools.count()
 

@@ -19,6 +19,7 @@ from holdfast.errors import (
 from holdfast.job import (
     Counts,
     Event,
+    Facts,
     JobOptions,
     Lease,
     Leases,
@@ -36,6 +37,7 @@ __all__ = [
     "CodecError",
     "Counts",
     "Event",
+    "Facts",
     "HoldfastError",
     "InvalidArgument",
     "JobExists",

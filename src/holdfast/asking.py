@@ -61,7 +61,7 @@ class Asker:
         entry = self._entry(data, id, delay, at, options)
         call = calls.add([entry], on_conflict=_on_conflict(on_conflict))
         read = call.read
-        return Call(call.script, call.args, lambda reply: read(reply)[0])
+        return Call(call.script, call.args, lambda reply: read(reply)[0], ids=call.ids)
 
     def add_many(
         self, jobs: Iterable[object], on_conflict: str, options: Mapping[str, Any]

@@ -126,6 +126,11 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
         """How many runs of this job ended without an answer."""
         return self.facts.lapses
 
+    @property
+    def error(self) -> str | None:
+        """Why the last run did not end well."""
+        return self.facts.error
+
     def json(self) -> Any:
         """Decode the payload as JSON."""
         return codec.decode_json(self.data)

@@ -40,7 +40,8 @@ class Queue:
     """A named queue of jobs on a Redis or Valkey server.
 
     name      1 to 512 bytes, not beginning with `}`
-    server    a `Server`, or its URL; without one HOLDFAST_URL, else the embedded server
+    url       where the server is, or the `Server` to share; without one HOLDFAST_URL,
+              else the embedded server
     defaults  options for every job added here that does not say otherwise
     requeue   where a job goes that is given back or reclaimed: at the "rank" it had,
               or to the "back" of its priority
@@ -50,14 +51,14 @@ class Queue:
     def __init__(
         self,
         name: str,
-        server: Server | str | None = None,
+        url: str | Server | None = None,
         *,
         defaults: JobOptions | None = None,
         requeue: Requeue = "rank",
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.name = name
-        self.server = server if isinstance(server, Server) else Server(server)
+        self.server = url if isinstance(url, Server) else Server(url)
         self._packer = Packer(name)
         self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
         self._clock = clock

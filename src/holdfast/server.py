@@ -60,6 +60,10 @@ class Link:
         self._socket.settimeout(REPLY_SECONDS)
         return replies
 
+    def send(self, packed: bytes) -> None:
+        """Send a command; its reply is read later."""
+        self._socket.sendall(packed)
+
     def read(self) -> Any:
         """Return the next reply."""
         while (reply := self._reader.gets()) is False:
@@ -160,31 +164,30 @@ class Server:
         clean = False
         try:
             while True:
-                clean = False
-                trouble: OSError | hiredis.ReplyError
+                clean = sent = False
                 try:
                     link = caller.link or self._open_link(caller)
+                    sent = True
                     if first:
                         before, reply = link.ask_both(first, packed, wait)
                     else:
                         before, reply = None, link.ask(packed)
                     clean = True
                 except OSError as error:
-                    trouble = error
                     caller.drop()
+                    tries = tries or wire.Tries(self.address, self._patience, call)
+                    pause = tries.after_loss(error, sent=sent)
                 else:
                     if not isinstance(reply, hiredis.ReplyError):
                         if wait and isinstance(before, hiredis.ReplyError):
                             self._listens = False
                         return call.read(reply)
-                    trouble = before if isinstance(before, hiredis.ReplyError) else reply
-                tries = tries or wire.Tries(self.address, self._patience)
-                if tries.script_is_missing(trouble):
-                    first, wait = wire.pack(b"SCRIPT", b"LOAD", call.script.text), 0
-                else:
-                    pause = tries.pause_after(trouble)
-                    first, wait = b"", 0  # A wake may have been heard already: ask at once.
-                    time.sleep(pause)
+                    if wire.word_of(reply) == "READONLY":
+                        caller.drop()  # The next connection may find a primary.
+                    tries = tries or wire.Tries(self.address, self._patience, call)
+                    pause = tries.after_refusal(before, reply)
+                first, wait = tries.first, 0  # A wake may have been heard already: ask at once.
+                time.sleep(pause)
         finally:
             if not clean:
                 caller.drop()
@@ -216,15 +219,21 @@ class Server:
                     begun = True
                     yield b""
                     quiet_at = time.monotonic() + idle
+                asked = False
                 while (left := quiet_at - time.monotonic()) > 0:
-                    message = link.read_within(min(left, 60.0))
-                    if message is not None:
+                    message = link.read_within(min(left, REPLY_SECONDS))
+                    if message is None and asked:
+                        raise TimeoutError
+                    asked = message is None
+                    if asked:
+                        link.send(wire.pack(b"PING"))
+                    elif message[0] == b"message":
                         yield message[2]
                         quiet_at = time.monotonic() + idle
                 return
             except OSError as error:
                 tries = tries or wire.Tries(self.address, self._patience)
-                time.sleep(tries.pause_after(error))
+                time.sleep(tries.after_loss(error, sent=False))
             finally:
                 if link is not None:
                     link.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import ssl
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +29,11 @@ from holdfast.keys import NAMES, queue_keys
 
 RETRIABLE: Final = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
 """The server answers, but not yet: nothing was done, ask again."""
+
+_SCRIPT_WORDS: Final = frozenset({"EXISTS", "INVALID", "STALE", "LAYOUT"})
+"""Said by a script, which knows whether it has answered this call before."""
+
+_DENIED_IN_SCRIPT: Final = ("ERR ACL failure", "ERR The user executing the script can't run")
 
 _ADVICE: Final = {
     "READONLY": "this server is a read-only replica: connect to its primary",
@@ -92,19 +98,19 @@ def _words(words: list[bytes]) -> bytes:
     return packed[packed.index(b"\n") + 1 :]
 
 
-def word_of(trouble: OSError | hiredis.ReplyError) -> str:
+def word_of(reply: object) -> str:
     """Return the first word of an error reply, which says what kind it is."""
-    return str(trouble).partition(" ")[0] if isinstance(trouble, hiredis.ReplyError) else ""
+    return str(reply).partition(" ")[0] if isinstance(reply, hiredis.ReplyError) else ""
 
 
-def refusal(reply: hiredis.ReplyError) -> HoldfastError:
-    """Return the error that an error reply means to the caller."""
+def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError:
+    """Return the error that an error reply means to a caller who spoke of these ids."""
     text = str(reply)
     word, _, fact = text.partition(" ")
     fact = fact.partition(" script: ")[0]
     match word:
         case "EXISTS":
-            return JobExists(f"job number {fact} of this call has an id that is taken")
+            return JobExists(f"{ids[int(fact)]}: there is a job with this id; nothing was added")
         case "INVALID":
             return InvalidArgument(f"the server refused an argument: {fact}")
         case "STALE":
@@ -117,7 +123,7 @@ def refusal(reply: hiredis.ReplyError) -> HoldfastError:
             return UnsupportedServer(
                 f"this queue was written by a newer Holdfast (layout {fact}): update this one"
             )
-    if text.startswith("ERR ACL failure"):
+    if text.startswith(_DENIED_IN_SCRIPT):
         word = "NOPERM"
     if word in _ADVICE:
         return ServerRefused(_ADVICE[word], word)
@@ -125,43 +131,63 @@ def refusal(reply: hiredis.ReplyError) -> HoldfastError:
 
 
 class Tries:
-    """What to do after a call met trouble: ask again after a pause, or give up with an error."""
+    """The tries of one call: how long to pause before the next, and when to give up."""
 
-    def __init__(self, server: object, seconds: float) -> None:
+    def __init__(self, server: object, seconds: float, call: Call[Any] | None = None) -> None:
+        self.first = b""
+        """What to send in front of the call next time."""
         self._server = server
         self._until = time.monotonic() + seconds
+        self._call = call
         self._pause = 0.01
         self._loaded = False
+        self._unknown = False
 
-    def script_is_missing(self, trouble: OSError | hiredis.ReplyError) -> bool:
-        """Tell whether the server has lost, or never had, the script; a second time is an error."""
-        missing = not self._loaded and word_of(trouble) == "NOSCRIPT"
-        self._loaded = self._loaded or missing
-        return missing
-
-    def pause_after(self, trouble: OSError | hiredis.ReplyError) -> float:
-        """Return seconds to pause before asking again; raise when there is no point in it."""
-        if isinstance(trouble, hiredis.ReplyError) and word_of(trouble) not in RETRIABLE:
-            raise refusal(trouble)
-        if isinstance(trouble, ssl.SSLCertVerificationError):
+    def after_loss(self, error: OSError, *, sent: bool) -> float:
+        """Return seconds to pause after a connection was lost or could not be made."""
+        self.first = b""
+        self._unknown = self._unknown or sent
+        if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerRefused(
                 f"{self._server}: its certificate is not to be trusted "
-                f"({trouble.verify_message}): name its authority with ?ca=<file> in the URL",
+                f"({error.verify_message}): name its authority with ?ca=<file> in the URL",
                 "TLS",
-            ) from trouble
+            ) from error
+        return self._pause_or_raise(error)
+
+    def after_refusal(self, before: object, reply: hiredis.ReplyError) -> float:
+        """Return seconds to pause after an error reply; `before` is the reply to `first`."""
+        assert self._call is not None
+        if word_of(reply) == "NOSCRIPT" and not self._loaded:
+            self._loaded = True
+            self.first = pack(b"SCRIPT", b"LOAD", self._call.script.text)
+            return 0
+        if self.first and isinstance(before, hiredis.ReplyError):
+            reply = before  # The script could not be loaded, and that is why.
+        self.first = b""
+        word = word_of(reply)
+        # What the server refused before the script ran says nothing about an earlier try.
+        if word in RETRIABLE or (self._unknown and word not in _SCRIPT_WORDS):
+            return self._pause_or_raise(refusal(reply, self._call.ids))
+        raise refusal(reply, self._call.ids)
+
+    def _pause_or_raise(self, trouble: Exception) -> float:
         left = self._until - time.monotonic()
-        if left <= 0:
-            if isinstance(trouble, hiredis.ReplyError):
-                raise refusal(trouble)
-            raise ServerUnavailable(
-                f"{self._server}: {describe(trouble)}. Whether the last call was applied is "
-                "unknown: ask again, with the same id where you add"
-            ) from trouble
-        pause, self._pause = self._pause * random.uniform(0.5, 1.0), min(self._pause * 2, 1.0)
-        return min(pause, left)
+        if left > 0:
+            pause, self._pause = self._pause * random.uniform(0.5, 1.0), min(self._pause * 2, 1.0)
+            return min(pause, left)
+        if isinstance(trouble, HoldfastError) and not self._unknown:
+            raise trouble
+        outcome = "Nothing was changed"
+        if self._unknown:
+            outcome = (
+                "Whether the last call was applied is unknown: ask again, with the same id "
+                "where you add"
+            )
+        raise ServerUnavailable(f"{self._server}: {describe(trouble)}. {outcome}") from trouble
 
 
-def describe(error: OSError) -> str:
+def describe(error: Exception) -> str:
     """Return an error of the connection as words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"

@@ -18,7 +18,7 @@ from faults.shells import Shell, open_queue
 from holdfast import Lease, LeaseLost, NewJob, Queue
 from holdfast.asking import Done
 
-HELD_SECONDS = 2.0
+HELD_SECONDS = 1.0
 """A lease of a holder that was killed comes back after so long."""
 
 MAX_ADDED = 100_000

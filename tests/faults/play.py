@@ -173,7 +173,7 @@ def kill_and_carry_on(
     """Let everybody work, and kill one after the other at any moment."""
     victims = list(kills.elements())
     dice.shuffle(victims)
-    for part in ("producer", "holder", "holder", "producer", "holder"):
+    for part in ("producer", "holder", "holder", "producer"):
         cast.start(part)
     cast.wait_for_all()
     for victim in victims:

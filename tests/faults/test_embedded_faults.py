@@ -23,15 +23,19 @@ from holdfast import NewJob, Queue
 from support import wait_until
 
 
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """A place for an embedded server; at the end nobody is there any more."""
+@pytest.fixture(scope="module")
+def places() -> Iterator[Path]:
+    """Where the embedded servers of all tests are; at the end none is there any more."""
     with tempfile.TemporaryDirectory(prefix="hf") as name:
-        directory = Path(name)
-        (directory / "logs").mkdir()
-        yield directory
-        for lock in ("keeper.lock", "server.lock"):
-            wait_until(partial(is_free, directory / "server" / lock), f"a free {lock}")
+        yield Path(name)
+        for holder in ("keeper", "server"):
+            for lock in Path(name).glob(f"*/server/{holder}.lock"):
+                wait_until(partial(is_free, lock), f"the end of the {holder}")
+
+
+@pytest.fixture
+def directory(places: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=places))
 
 
 @pytest.fixture

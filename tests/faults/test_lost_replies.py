@@ -39,9 +39,8 @@ from support import TestServer, wait_until
 
 CUTS = {
     "the reply is cut": [cut_reply()],
-    "the reply is cut in the middle": [cut_reply(0.5)],
     "the request is cut": [cut_request()],
-    "many cuts in a row": [cut_reply(1), cut_request(0.5), cut_reply(-1)],
+    "both are cut in the middle, in a row": [cut_reply(0.5), cut_request(0.5), cut_reply(-1)],
 }
 SILENCE = [HALF_OPEN, HOLD]
 

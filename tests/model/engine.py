@@ -1,69 +1,102 @@
 """The engine beside the model: run a call as raw ARGV, and read every key of the queue.
 
-Over redis-py and not over Holdfast's own connection, so that a call can be sent under any
-caller and number, as often as one likes.
+Over a socket of our own and not over Holdfast's connection, so that a call can be sent under
+any caller and number, as often as one likes. Each call and the look at everything after it
+go out together: one round trip per step.
 """
 
 from __future__ import annotations
 
 import itertools
+import socket
+from pathlib import Path
 from typing import Any
 
+import hiredis
 import msgspec
-import redis
 
 from holdfast import flows
 from holdfast.engine import calls
 from holdfast.engine.calls import Call
 from holdfast.keys import NAMES, queue_keys
 
+SETS = ("ready", "delayed", "leased", "failed", "ended")
+HASHES = ("jobs", "holds", "facts", "results", "meta")
 TALLIES = ("leased", "completed", "released", "promoted", "reclaimed", "failed", "pruned")
 
 _numbers = itertools.count()
 
 
+class Wire:
+    """A connection that knows every script."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(60)
+        self._socket.connect(str(path))
+        self._reader = hiredis.Reader()
+        for script in calls.SCRIPTS:
+            self.ask([hiredis.pack_command((b"SCRIPT", b"LOAD", script.text))])
+
+    def ask(self, commands: list[bytes]) -> list[Any]:
+        """Send commands at once and return the reply to each; an error is returned as it is."""
+        self._socket.sendall(b"".join(commands))
+        return [self._read() for _ in commands]
+
+    def _read(self) -> Any:
+        while (reply := self._reader.gets()) is False:
+            self._reader.feed(self._socket.recv(65536))
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 class Engine:
     """One queue on a real server."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
         self._keys = queue_keys(f"model {next(_numbers)}")
-        self._key = dict(zip(NAMES, self._keys, strict=True))
+        key = dict(zip(NAMES, self._keys, strict=True))
+        self._hush = hiredis.pack_command((b"LPOP", key["wake"]))
+        looks = [(b"ZRANGE", key[name], b"0", b"-1", b"WITHSCORES") for name in SETS]
+        looks += [(b"HGETALL", key[name]) for name in HASHES]
+        looks += [(b"HKEYS", key["calls"]), (b"LLEN", key["wake"])]
+        self._looks = [hiredis.pack_command(look) for look in looks]
+        self._seen: list[Any] | None = None
 
     def close(self) -> None:
-        self._client.delete(*self._keys)
+        self._wire.ask([hiredis.pack_command((b"DEL", *self._keys))])
 
     def ask(self, now: int, caller: str, number: int, call: Call[Any]) -> Any:
-        """Run a changing call; a refusal is the `redis.ResponseError`."""
-        return self._client.evalsha(*self._words(call, now, caller.encode(), b"%d" % number))
+        """Run a changing call; a refusal is a `hiredis.ReplyError`."""
+        return self._run(now, self._pack(call, now, caller.encode(), b"%d" % number))
 
     def delete(self, now: int) -> None:
         call = calls.delete()
-        call.read(self._client.evalsha(*self._words(call, now)))
+        call.read(self._run(now, self._pack(call, now)))
 
-    def view(self, now: int, *, take_wake: bool) -> dict[str, Any]:
-        """Return all that the model must show as well; then be the sleeper who hears the wake."""
-        audit, counts = flows.audit(), calls.counts()
-        first = next(audit)
-        zsets = ("ready", "delayed", "leased", "failed", "ended")
-        hashes = ("jobs", "holds", "facts", "results", "meta")
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.evalsha(*self._words(first, now))
-            pipe.evalsha(*self._words(counts, now))
-            for name in zsets:
-                pipe.zrange(self._key[name], 0, -1, withscores=True)
-            for name in hashes:
-                pipe.hgetall(self._key[name])
-            pipe.hkeys(self._key["calls"])
-            pipe.llen(self._key["wake"])
-            if take_wake:
-                pipe.lpop(self._key["wake"])
-            audited, counted, *found = pipe.execute()
+    def take_wake(self) -> None:
+        """Be the sleeper who hears the wake."""
+        self._wire.ask([self._hush])
+
+    def _run(self, now: int, command: bytes) -> Any:
+        reply, *self._seen = self._wire.ask([command, *self._look(now)])
+        return reply
+
+    def _look(self, now: int) -> list[bytes]:
+        return [self._pack(calls.counts(), now), self._pack(calls.audit(), now), *self._looks]
+
+    def view(self, now: int) -> dict[str, Any]:
+        """Return all that the model must show as well."""
+        counted, audited, *found = self._seen or self._wire.ask(self._look(now))
+        self._seen = None
         ready, delayed, leased, failed, ended = (
-            [(id.decode(), int(score)) for id, score in zset] for zset in found[:5]
+            [(id.decode(), int(score)) for id, score in _pairs(zset)] for zset in found[:5]
         )
         jobs, holds, facts, results, meta = (
-            {field.decode(): value for field, value in fields.items()} for fields in found[5:10]
+            {field.decode(): value for field, value in _pairs(fields)} for fields in found[5:10]
         )
         return {
             "ready": [(id, 99 - rank // 2**46) for id, rank in ready],
@@ -80,21 +113,27 @@ class Engine:
             "patience": int(meta.get("grace", 0)),
             "callers": {caller.decode() for caller in found[10]},
             "wake": found[11],
-            "problems": self._problems(audit, first.read(audited), now),
-            "counts": msgspec.structs.asdict(counts.read(counted)),
+            "problems": self._problems(audited, now),
+            "counts": msgspec.structs.asdict(calls.counts().read(counted)),
         }
 
-    def _problems(self, audit: flows.Flow[Any], answer: Any, now: int) -> Any:
+    def _problems(self, reply: Any, now: int) -> Any:
+        audit = flows.audit()
+        call = next(audit)
         try:
             while True:
-                call = audit.send(answer)
-                answer = call.read(self._client.evalsha(*self._words(call, now)))
+                call = audit.send(call.read(reply))
+                [reply] = self._wire.ask([self._pack(call, now)])
         except StopIteration as done:
             return done.value
 
-    def _words(self, call: Call[Any], now: int, *who: bytes) -> tuple[Any, ...]:
-        argv = (b"%d" % now, *who, *call.args)
-        return call.script.sha.decode(), len(self._keys), *self._keys, *argv
+    def _pack(self, call: Call[Any], now: int, *who: bytes) -> bytes:
+        head = (b"EVALSHA", call.script.sha, b"%d" % len(self._keys), *self._keys)
+        return hiredis.pack_command((*head, b"%d" % now, *who, *call.args))
+
+
+def _pairs(flat: list[bytes]) -> zip[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _tally(meta: dict[str, int]) -> dict[str, int]:

@@ -12,12 +12,12 @@ from functools import partial
 from typing import cast
 
 import pytest
-import redis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from holdfast.engine import calls
+from model.engine import Wire
 from model.histories import Histories
+from support import TestServer
 
 STEPS = int(os.environ.get("HOLDFAST_MODEL_STEPS", "20000"))
 STEPS_PER_HISTORY = 60
@@ -25,14 +25,13 @@ STEPS_PER_HISTORY = 60
 
 @pytest.mark.timeout(120 + STEPS // 50)
 @pytest.mark.parametrize("requeue", ["rank", "back"])
-def test_the_engine_does_what_the_model_says(client: redis.Redis, requeue: str) -> None:
-    for script in calls.SCRIPTS:
-        client.script_load(script.text)
+def test_the_engine_does_what_the_model_says(test_server: TestServer, requeue: str) -> None:
+    wire = Wire(test_server.socket)
     wanted, steps = STEPS // 2, [0]
     while steps[0] < wanted:
         run_state_machine_as_test(
             # Any factory will do, whatever its type says.
-            cast("type[Histories]", partial(Histories, client, requeue, steps)),
+            cast("type[Histories]", partial(Histories, wire, requeue, steps)),
             settings=settings(
                 max_examples=math.ceil((wanted - steps[0]) / STEPS_PER_HISTORY),
                 stateful_step_count=STEPS_PER_HISTORY,
@@ -43,4 +42,5 @@ def test_the_engine_does_what_the_model_says(client: redis.Redis, requeue: str) 
                 suppress_health_check=list(HealthCheck),
             ),
         )
+    wire.close()
     assert steps[0] >= wanted

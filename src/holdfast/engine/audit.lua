@@ -58,7 +58,7 @@ local function check(id, score, set)
   if set == 'leased' and not has.holds then broken('leased without a hold') end
   if has.holds then
     if set ~= 'leased' and set ~= 'ready' then broken('a hold, but not leased') end
-    if not string.find(call('HGET', key.holds, id), '^%S+ %d+ %d+$') then
+    if not string.find(call('HGET', key.holds, id), '^%S+ %d+ %d+') then
       broken('hold cannot be read')
     end
   end

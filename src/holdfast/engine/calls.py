@@ -92,7 +92,7 @@ SCRIPTS: Final = (
 class Call(Generic[T]):
     """One call of one script."""
 
-    __slots__ = ("args", "read", "script", "undo", "wait")
+    __slots__ = ("args", "ids", "read", "script", "undo", "wait")
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class Call(Generic[T]):
         *,
         wait: float = 0,
         undo: Callable[[T], Call[Any] | None] | None = None,
+        ids: Sequence[str] = (),
     ) -> None:
         self.script = script
         self.args = args
@@ -110,6 +111,8 @@ class Call(Generic[T]):
         """Seconds to listen for a wake before the script runs."""
         self.undo = undo
         """What to call when the answer came but nobody is there any more to take it."""
+        self.ids = ids
+        """The ids that a refusal may point at."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -231,7 +234,8 @@ def add(entries: Sequence[Entry], *, on_conflict: str = "ignore") -> Call[list[R
             for entry, flag in zip(entries, reply[0].decode(), strict=True)
         ]
 
-    return Call(ADD, [on_conflict.encode(), *_groups(entries)], read)
+    ids = [entry.id for entry in entries] if on_conflict == "raise" else ()
+    return Call(ADD, [on_conflict.encode(), *_groups(entries)], read, ids=ids)
 
 
 def lease(

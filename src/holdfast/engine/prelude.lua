@@ -181,10 +181,11 @@ local function sequence(n)
 end
 
 -- What is kept about a job beside its payload: msgpack, full words, only what differs from
--- the defaults; -1 means no limit. The first nine the client may set. Whatever else
--- somebody may have written there is passed over: it must not stop the queue.
+-- the defaults; -1 means no limit. The first nine the client may set. A fact of the wrong
+-- kind is passed over, as it must not stop the queue; one that we do not know is kept, as
+-- a newer release may have written it. Returns the facts, and whether all are sound.
 local function read_facts(packed)
-  if not packed then return {} end
+  if not packed then return {}, true end
   local ok, facts = pcall(cmsgpack.unpack, packed)
   if not ok or type(facts) ~= 'table' then return {}, false end
   local kinds = {
@@ -197,7 +198,7 @@ local function read_facts(packed)
   local sound = true
   for fact, value in pairs(facts) do
     local kind = type(value)
-    if kind ~= kinds[fact]
+    if kind ~= (kinds[fact] or kind)
       or kind == 'number' and not (value >= -1 and value <= MAX.instant and value % 1 == 0)
       or fact == 'priority' and not (value >= 0 and value <= MAX.priority) then
       facts[fact] = nil
@@ -473,14 +474,14 @@ local function adding()
   local function read_options(packed)
     if packed == '' then return nil end
     local options, sound = read_facts(packed)
-    for _, own in ipairs({
-      'priority', 'failures', 'lapses', 'error', 'failed_at', 'outcome', 'ended_at', 'taken_until',
-    }) do
-      if options[own] then sound = false end
-    end
+    local least = {
+      handler = 1, keep = 0, max_failures = -1, max_lapses = -1, timeout_ms = 0,
+      min_backoff_ms = 0, max_backoff_ms = 0, result_for_ms = 0, remember_for_ms = 0,
+    }
     for option, value in pairs(options) do
-      if value == -1 and option ~= 'max_failures' and option ~= 'max_lapses'
-        or option == 'handler' and (#value < 1 or #value > MAX.name) then
+      if not least[option]
+        or type(value) == 'number' and value < least[option]
+        or type(value) == 'string' and (#value < 1 or #value > MAX.name) then
         sound = false
       end
     end
