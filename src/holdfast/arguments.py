@@ -141,17 +141,19 @@ def options(given: Mapping[str, Any]) -> tuple[int, bytes]:
         return DEFAULT_PRIORITY, b""
     if not all(isinstance(option, str) for option in given):
         raise InvalidArgument("options are given by name")
+    # With its type, since True equals 1 but is none.
+    named = tuple((option, type(value), value) for option, value in given.items())
     try:
-        return _pack_options(tuple(sorted(given.items())))
-    except TypeError:  # something in it cannot be hashed: let the check say what
-        return _pack_options.__wrapped__(tuple(given.items()))
+        return _pack_options(named)
+    except TypeError:  # Something in it cannot be hashed: let the check say what.
+        return _pack_options.__wrapped__(named)
 
 
-@lru_cache(maxsize=256, typed=True)
-def _pack_options(given: tuple[tuple[str, Any], ...]) -> tuple[int, bytes]:
+@lru_cache(maxsize=256)
+def _pack_options(given: tuple[tuple[str, type, Any], ...]) -> tuple[int, bytes]:
     rank = DEFAULT_PRIORITY
     packed: dict[str, object] = {}
-    for option, value in given:
+    for option, _, value in given:
         if option == "priority":
             rank = priority(value)
             continue

@@ -37,49 +37,52 @@ class AsyncLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:  # noqa: D102
         self._reader.feed(data)
-        while (reply := self._reader.gets()) is not False:
-            self._replies.append(reply)
+        try:
+            while (reply := self._reader.gets()) is not False:
+                self._replies.append(reply)
+        except hiredis.ProtocolError as error:
+            self._lost = ConnectionResetError(f"what came is not a reply: {error}")
+            self._transport.abort()
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
-        self._lost = exc if isinstance(exc, OSError) else None
-        self._lost = self._lost or ConnectionResetError("the server closed the connection")
+        if self._lost is None:
+            lost = ConnectionResetError("the server closed the connection")
+            self._lost = exc if isinstance(exc, OSError) else lost
         self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def ask(self, packed: bytes) -> Any:
-        """Send a command and return its reply; an error reply is returned, not raised."""
-        self._transport.write(packed)
-        async with asyncio.timeout(REPLY_SECONDS):
-            return await self.read()
-
-    async def ask_both(self, first: bytes, second: bytes, wait: float = 0) -> tuple[Any, Any]:
-        """Send two commands at once, of which the first may take `wait` seconds."""
-        self._transport.write(first + second)
-        async with asyncio.timeout(wait + REPLY_SECONDS):
-            return await self.read(), await self.read()
-
     def send(self, packed: bytes) -> None:
         """Send a command; its reply is read later."""
         self._transport.write(packed)
 
-    async def read(self) -> Any:
-        """Return the next reply."""
+    async def ask(self, packed: bytes) -> Any:
+        """Send a command and return its reply; an error reply is returned, not raised."""
+        self._transport.write(packed)
+        return await self.read()
+
+    async def ask_both(self, first: bytes, second: bytes, wait: float = 0) -> tuple[Any, Any]:
+        """Send two commands at once, of which the first may take `wait` seconds."""
+        self._transport.write(first + second)
+        return await self.read(wait + REPLY_SECONDS), await self.read()
+
+    async def read(self, seconds: float | None = None) -> Any:
+        """Return the next reply; as long as something of it arrives, it is waited for."""
         while not self._replies:
             if self._lost is not None:
                 raise self._lost
             self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            async with asyncio.timeout(REPLY_SECONDS if seconds is None else seconds):
+                await self._waiter
         return self._replies.popleft()
 
     async def read_within(self, seconds: float) -> Any:
         """Return the next reply, or None when there is none in time."""
         try:
-            async with asyncio.timeout(seconds):
-                return await self.read()
+            return await self.read(seconds)
         except TimeoutError:
             return None
 
@@ -172,6 +175,7 @@ class AsyncServer:
             first = packer.pack_wait(wait)
         elif wait:
             await asyncio.sleep(wait)
+        begun = time.time()
         tries: wire.Tries | None = None
         clean = False
         try:
@@ -187,7 +191,7 @@ class AsyncServer:
                     clean = True
                 except OSError as error:
                     caller.drop()
-                    tries = tries or wire.Tries(self.address, self._patience, call)
+                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
                     pause = tries.after_loss(error, sent=sent)
                 else:
                     if not isinstance(reply, hiredis.ReplyError):
@@ -196,7 +200,7 @@ class AsyncServer:
                         return call.read(reply)
                     if wire.word_of(reply) == "READONLY":
                         caller.drop()  # The next connection may find a primary.
-                    tries = tries or wire.Tries(self.address, self._patience, call)
+                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
                     pause = tries.after_refusal(before, reply)
                 first, wait = tries.first, 0  # A wake may have been heard already: ask at once.
                 await asyncio.sleep(pause)

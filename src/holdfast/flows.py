@@ -78,8 +78,14 @@ def lease(
     granted: Granted = yield ask(riding, 0)
     completed += granted.leases.completed
     deadline = time.monotonic() + wait
-    while not granted.leases and (left := deadline - time.monotonic()) > 0:
-        granted = yield ask((), max(0.001, min(left, granted.ask_again)))
+    while not granted.leases:
+        left = deadline - time.monotonic()
+        if granted.ask_again == 0:
+            granted = yield ask((), 0)  # There was too much to clear away in one call.
+        elif left > 0:
+            granted = yield ask((), max(0.001, min(left, granted.ask_again)))
+        else:
+            break
     granted.leases.completed = completed
     return granted.leases
 

@@ -66,11 +66,14 @@ class Link:
 
     def read(self) -> Any:
         """Return the next reply."""
-        while (reply := self._reader.gets()) is False:
-            chunk = self._socket.recv(65536)
-            if not chunk:
-                raise ConnectionResetError("the server closed the connection")
-            self._reader.feed(chunk)
+        try:
+            while (reply := self._reader.gets()) is False:
+                chunk = self._socket.recv(65536)
+                if not chunk:
+                    raise ConnectionResetError("the server closed the connection")
+                self._reader.feed(chunk)
+        except hiredis.ProtocolError as error:
+            raise ConnectionResetError(f"what came is not a reply: {error}") from error
         return reply
 
     def read_within(self, seconds: float) -> Any:
@@ -160,6 +163,7 @@ class Server:
             first = packer.pack_wait(wait)
         elif wait:
             time.sleep(wait)
+        begun = time.time()
         tries: wire.Tries | None = None
         clean = False
         try:
@@ -175,7 +179,7 @@ class Server:
                     clean = True
                 except OSError as error:
                     caller.drop()
-                    tries = tries or wire.Tries(self.address, self._patience, call)
+                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
                     pause = tries.after_loss(error, sent=sent)
                 else:
                     if not isinstance(reply, hiredis.ReplyError):
@@ -184,7 +188,7 @@ class Server:
                         return call.read(reply)
                     if wire.word_of(reply) == "READONLY":
                         caller.drop()  # The next connection may find a primary.
-                    tries = tries or wire.Tries(self.address, self._patience, call)
+                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
                     pause = tries.after_refusal(before, reply)
                 first, wait = tries.first, 0  # A wake may have been heard already: ask at once.
                 time.sleep(pause)

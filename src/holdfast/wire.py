@@ -30,12 +30,16 @@ from holdfast.keys import NAMES, queue_keys
 RETRIABLE: Final = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
 """The server answers, but not yet: nothing was done, ask again."""
 
-_SCRIPT_WORDS: Final = frozenset({"EXISTS", "INVALID", "STALE", "LAYOUT"})
+FORGOTTEN_SECONDS: Final = 300.0
+"""A call that began so long ago is not sent again: callers are remembered for ten minutes."""
+
+_SCRIPT_WORDS: Final = frozenset({"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN"})
 """Said by a script, which knows whether it has answered this call before."""
 
 _DENIED_IN_SCRIPT: Final = ("ERR ACL failure", "ERR The user executing the script can't run")
 
 _ADVICE: Final = {
+    "BROKEN": "somebody else wrote into this queue's `meta` key: mend it, or delete the queue",
     "READONLY": "this server is a read-only replica: connect to its primary",
     "LOADING": "the server is still loading its data: try again in a moment",
     "BUSY": "the server is busy with a long script: try again, or look at its slow log",
@@ -133,9 +137,12 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
 class Tries:
     """The tries of one call: how long to pause before the next, and when to give up."""
 
-    def __init__(self, server: object, seconds: float, call: Call[Any] | None = None) -> None:
+    def __init__(
+        self, server: object, seconds: float, call: Call[Any] | None = None, begun: float = 0
+    ) -> None:
         self.first = b""
         """What to send in front of the call next time."""
+        self._begun = begun or time.time()
         self._server = server
         self._until = time.monotonic() + seconds
         self._call = call
@@ -173,6 +180,9 @@ class Tries:
 
     def _pause_or_raise(self, trouble: Exception) -> float:
         left = self._until - time.monotonic()
+        # Frozen or asleep for minutes: the server may have forgotten that it knows this call.
+        if abs(time.time() - self._begun) > FORGOTTEN_SECONDS:
+            left = 0
         if left > 0:
             pause, self._pause = self._pause * random.uniform(0.5, 1.0), min(self._pause * 2, 1.0)
             return min(pause, left)

@@ -177,7 +177,9 @@ def kill_and_carry_on(
         cast.start(part)
     cast.wait_for_all()
     for victim in victims:
-        cast.wait_for_more(dice.randrange(10, 300))
+        cast.wait_for_more(
+            dice.randrange(1, dice.choice((5, 50, 300)))
+        )  # Often in quick succession.
         if victim == "server":
             kill_server()
         else:

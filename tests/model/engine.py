@@ -19,6 +19,7 @@ from holdfast import flows
 from holdfast.engine import calls
 from holdfast.engine.calls import Call
 from holdfast.keys import NAMES, queue_keys
+from holdfast.wire import pack
 
 SETS = ("ready", "delayed", "leased", "failed", "ended")
 HASHES = ("jobs", "holds", "facts", "results", "meta")
@@ -36,7 +37,7 @@ class Wire:
         self._socket.connect(str(path))
         self._reader = hiredis.Reader()
         for script in calls.SCRIPTS:
-            self.ask([hiredis.pack_command((b"SCRIPT", b"LOAD", script.text))])
+            self.ask([pack(b"SCRIPT", b"LOAD", script.text)])
 
     def ask(self, commands: list[bytes]) -> list[Any]:
         """Send commands at once and return the reply to each; an error is returned as it is."""
@@ -59,15 +60,17 @@ class Engine:
         self._wire = wire
         self._keys = queue_keys(f"model {next(_numbers)}")
         key = dict(zip(NAMES, self._keys, strict=True))
-        self._hush = hiredis.pack_command((b"LPOP", key["wake"]))
-        looks = [(b"ZRANGE", key[name], b"0", b"-1", b"WITHSCORES") for name in SETS]
-        looks += [(b"HGETALL", key[name]) for name in HASHES]
-        looks += [(b"HKEYS", key["calls"]), (b"LLEN", key["wake"])]
-        self._looks = [hiredis.pack_command(look) for look in looks]
+        self._hush = pack(b"LPOP", key["wake"])
+        self._looks = [
+            *(pack(b"ZRANGE", key[name], b"0", b"-1", b"WITHSCORES") for name in SETS),
+            *(pack(b"HGETALL", key[name]) for name in HASHES),
+            pack(b"HKEYS", key["calls"]),
+            pack(b"LLEN", key["wake"]),
+        ]
         self._seen: list[Any] | None = None
 
     def close(self) -> None:
-        self._wire.ask([hiredis.pack_command((b"DEL", *self._keys))])
+        self._wire.ask([pack(b"DEL", *self._keys)])
 
     def ask(self, now: int, caller: str, number: int, call: Call[Any]) -> Any:
         """Run a changing call; a refusal is a `hiredis.ReplyError`."""
@@ -75,7 +78,7 @@ class Engine:
 
     def delete(self, now: int) -> None:
         call = calls.delete()
-        call.read(self._run(now, self._pack(call, now)))
+        call.read(self._run(now, self._pack(call, now, b"deleter", b"1")))
 
     def take_wake(self) -> None:
         """Be the sleeper who hears the wake."""
@@ -129,7 +132,7 @@ class Engine:
 
     def _pack(self, call: Call[Any], now: int, *who: bytes) -> bytes:
         head = (b"EVALSHA", call.script.sha, b"%d" % len(self._keys), *self._keys)
-        return hiredis.pack_command((*head, b"%d" % now, *who, *call.args))
+        return pack(*head, b"%d" % now, *who, *call.args)
 
 
 def _pairs(flat: list[bytes]) -> zip[tuple[bytes, bytes]]:

@@ -9,12 +9,11 @@ and answered in each step.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import hiredis
 import msgspec
@@ -26,109 +25,36 @@ from holdfast import arguments
 from holdfast.engine import calls
 from holdfast.engine.calls import Call, Entry
 from holdfast.job import NO_FACTS, Facts
+from model import views
+from model.choices import (
+    CALLERS,
+    HOUR,
+    NONSENSE,
+    START,
+    Pick,
+    Time,
+    Wanted,
+    beside,
+    callers,
+    conflicts,
+    counts,
+    ids,
+    jobs,
+    lease_times,
+    picks,
+    reasons,
+    release_times,
+    results,
+    several_jobs,
+    several_picks,
+    times,
+)
 from model.engine import Engine, Wire
-from model.model import NEVER, Given, Model, Refusal, Settle
+from model.model import Given, Model, Refusal, Settle
 
 FRESH_IDS_ARE_TRUSTED = True
 """Whether an add that is sent again after its caller was forgotten creates its jobs anew,
 where the client made their ids. That breaks I7, so such a call is not sent."""
-
-START = 1_700_000_000_000
-MINUTE = 60_000
-HOUR = 60 * MINUTE
-
-# ------------------------------------------------------------------ what may happen
-
-# Each begins to count elsewhere: some numbers make the engine look for callers to forget,
-# and a number may have as many digits as Lua can hold.
-CALLERS = {"ann": 0, "bob": 14, "cyd": 30, "dan": NEVER - 10_000}
-callers = st.sampled_from(sorted(CALLERS))
-
-# Before a call: so many ms from now, or to the next moment of a kind, or just beside it.
-Time: TypeAlias = tuple[str, int]
-times = st.sampled_from(
-    [("now", 0)] * 14
-    + [("now", ms) for ms in (1, 500, 999, 1_000, 4_000, MINUTE, HOUR, 200 * HOUR)]
-    + [("now", ms) for ms in (-1, -999, -MINUTE, -2 * HOUR)]
-    + [("lapse", ms) for ms in (0, 0, 0, 0, 1, -1, -400)]
-    + [("due", ms) for ms in (0, 0, 1, -1, -400)]
-    + [("patience", ms) for ms in (0, 0, -1)]
-    + [(kind, ms) for kind in ("second", "forget", "free") for ms in (0, -1)]
-    + [(kind, ms) for kind in ("silence", "caller") for ms in (0, 1)]
-)
-
-
-def beside(*kinds: str) -> st.SearchStrategy[Time]:
-    """Go to a moment of these kinds, or to just before it."""
-    return st.sampled_from([("now", 0), *((kind, ms) for kind in kinds for ms in (0, -1, -400))])
-
-
-ids = st.sampled_from(["a", "b", "c", "d", "e", "ü\n{x}\0"])
-counts = st.sampled_from([1, 2, 3, 1000])
-lease_times = st.sampled_from([4_000, 4_000, 1_000, 1_000, 1, 5_000, 30_000, HOUR, NEVER])
-results = st.sampled_from([None, b"", b"done", b"\0\xff\r\n"])
-release_times = st.sampled_from([None, None, None, 0, 1, 1, 999, 1_000, 3_000, HOUR, NEVER])
-reasons = st.sampled_from(["", "", "", "killed", "ü: timed out"])
-
-# Which lease to present: one that counts, one that was taken back, one of all that ever
-# were, or one never given.
-Pick: TypeAlias = tuple[str, int]
-picks = st.tuples(
-    st.sampled_from(["held", "held", "held", "reclaimed", "old", "never given"]),
-    st.integers(0, 7),
-)
-several_picks = st.lists(picks, min_size=1, max_size=4)
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A job to add. Without an id the client makes one; `due` is +ms from now, or @ms after it."""
-
-    id: str | None
-    due: str
-    priority: int
-    options: dict[str, Any]
-    size: int
-
-
-DUES = ["+0", "+1", "+999", "+1000", "+4000", f"+{HOUR}", f"+{NEVER}", "@-1", "@0", "@1", "@3000"]
-OPTIONS = [
-    {name: value for name, value in zip(names, values, strict=True) if value != "-"}
-    for names in [("max_lapses", "result_for", "remember_for", "keep")]
-    for values in itertools.product(
-        ["-", 0, 1, None], ["-", 10, math.inf], ["-", 4, 3600, math.inf], ["-", True]
-    )
-]
-jobs = st.builds(
-    Wanted,
-    id=st.none() | ids,
-    due=st.sampled_from([""] * 20 + DUES),
-    priority=st.sampled_from([50, 50, 50, 51, 0, 99]),
-    options=st.sampled_from([{}] * 40 + OPTIONS + [{"result_for": 10, "remember_for": 4}] * 16),
-    size=st.sampled_from([0] * 9 + [5_000]),
-)
-several_jobs = st.lists(jobs, min_size=1, max_size=6)
-conflicts = st.sampled_from(["ignore", "ignore", "raise"])
-
-
-GOOD = Entry("good", b"", False, 50, b"", b"")
-NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
-    "priority 100": lambda _: calls.add([GOOD, msgspec.structs.replace(GOOD, priority=100)]),
-    "due at nan": lambda _: calls.add([GOOD, msgspec.structs.replace(GOOD, due=b"nan")]),
-    "an empty id": lambda _: calls.add([GOOD, msgspec.structs.replace(GOOD, id="")]),
-    "an unknown option": lambda _: calls.add(
-        [GOOD, msgspec.structs.replace(GOOD, options=b"\x81\xa1x\x01")]
-    ),
-    "a lease for 0 ms": lambda held: calls.lease("eve.1", 0, 1, complete=held),
-    "1001 leases": lambda held: calls.lease("eve.1", 1_000, 1_001, complete=held),
-    "a token of two words": lambda held: calls.complete([*held, ("a", "ann 1", None)]),
-    "follow-ups of two": lambda held: calls.complete([held[0], held[-1], held[0]], add=[GOOD]),
-    "a follow-up due at inf": lambda held: calls.complete(
-        held[:1], add=[GOOD, msgspec.structs.replace(GOOD, due=b"+inf")]
-    ),
-    "an extension by too much": lambda held: calls.extend(held, 2**53),
-    "a release into the past": lambda held: calls.release(held, after_ms=-1),
-}
 
 
 @dataclass(frozen=True)
@@ -386,7 +312,9 @@ class Histories(RuleBasedStateMachine):
         self._send(sent)
 
     def _lost(self) -> list[str]:
-        return sorted(caller for caller in self.model.answers if self.model.lost(caller))
+        return sorted(
+            caller for caller in self.model.answers if views.has_lost_leases(self.model, caller)
+        )
 
     # -------------------------------------------------------- both sides, compared
 
@@ -397,7 +325,7 @@ class Histories(RuleBasedStateMachine):
         seen = self.engine.view(self.now)
         for caller in self.model.answers.keys() - seen["callers"]:
             self.model.forget_caller(caller, self.now)
-        expected = self.model.view()
+        expected = views.view(self.model)
         for what in expected:
             assert seen[what] == expected[what], _differ(what, seen[what], expected[what])
         if self.model.wake and self.steps_since_delete % 2:
@@ -418,6 +346,7 @@ class Histories(RuleBasedStateMachine):
         expected: Any
         try:
             expected = self.model.ask(self.now, sent.caller, sent.number, sent.question)
+            expected = views.answer(self.model, expected)
         except Refusal as refusal:
             expected = str(refusal)
         answer = self.engine.ask(self.now, sent.caller, sent.number, sent.call)
@@ -436,7 +365,7 @@ class Histories(RuleBasedStateMachine):
             self.now = max(self.now + ms, START // 2)
         else:
             soon = range(self.now + 1, self.now + 300 * HOUR)
-            moments = [moment + ms for moment in self.model.moments()[kind]]
+            moments = [moment + ms for moment in views.moments(self.model)[kind]]
             self.now = min((moment for moment in moments if moment in soon), default=self.now)
 
     def _jobs(

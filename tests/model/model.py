@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -18,10 +18,7 @@ NEVER = 2**53 - 1
 SILENCE = 5_000
 CALLER_IS_KEPT = 600_000
 LAPSED = "the lease lapsed"
-DEFAULTS = {
-    "priority": 50, "max_lapses": 3, "result_for_ms": 0, "remember_for_ms": 0, "keep": False,
-    "lapses": 0,
-}  # fmt: skip
+NOTHING_IS_LEFT = object()
 
 Settle: TypeAlias = tuple[str, str, bytes | None]
 """An id, the token presented for it, and the result if it has one."""
@@ -41,6 +38,8 @@ class Given:
     delay: int | None = None
     at: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    fresh: bool = False
+    """The client made the id, so nobody else can have it."""
 
     def due(self, now: int) -> int:
         return min(now + self.delay, NEVER) if self.delay is not None else self.at or 0
@@ -91,9 +90,10 @@ class Model:
 
     def __init__(self, requeue: str = "rank") -> None:
         self.requeue = requeue
-        self.delete()
+        self.delete(0)
 
-    def delete(self) -> None:
+    def delete(self, now: int) -> object:
+        """Leave nothing, not even the answer to this question."""
         self.jobs: dict[str, Job] = {}
         self.endings: dict[str, Ending] = {}
         self.answers: dict[str, tuple[int, int, Any]] = {}
@@ -105,6 +105,7 @@ class Model:
         """After a silence: the end of the time in which nothing is reclaimed."""
         self.wake = 0
         """Tokens for sleepers: at most one."""
+        return NOTHING_IS_LEFT
 
     # ------------------------------------------------------------ every question
 
@@ -121,8 +122,10 @@ class Model:
             except Refusal:
                 self.seen, self.patience = before
                 raise
+            if answer is NOTHING_IS_LEFT:
+                return None
             self.answers[caller] = number, now, answer
-        return self._with_payloads(answer) if isinstance(answer, Granted) else answer
+        return answer
 
     def _hear(self, now: int) -> None:
         """Silence of everybody is not a lapse: let the living extend first."""
@@ -139,24 +142,14 @@ class Model:
         """Follow the engine, which may forget a caller, but only after ten minutes."""
         assert now - self.answers.pop(caller)[1] > CALLER_IS_KEPT, f"{caller} forgotten too soon"
 
-    def _with_payloads(self, granted: Granted) -> tuple[list[Any], list[bool], int]:
-        """Show the leases of an answer as far as they still are the caller's."""
-        held = filter(None, self._held([(id, granted.token, None) for id in granted.ids]))
-        leases = [(job.id, job.payload, self.facts(job.id)) for job in held]
-        return leases, granted.completed, granted.ask_again
-
-    def lost(self, caller: str) -> bool:
-        """Tell whether the caller's last answer was leases, and not all are its own any more."""
-        answer = self.answers[caller][2]
-        return isinstance(answer, Granted) and len(self._with_payloads(answer)[0]) < len(answer.ids)
-
     # ----------------------------------------------------------------- questions
 
     def add(self, jobs: Sequence[Given], on_conflict: str, now: int) -> list[str]:
         if on_conflict == "raise":
             ids = [job.id for job in jobs]
-            for i, id in enumerate(ids):
-                if id in ids[:i] or self._state_of_taken(id, now):
+            for i, job in enumerate(jobs):
+                taken = job.id in ids[:i] or self._state_of_taken(job.id, now)
+                if taken and not job.fresh:
                     raise Refusal(f"EXISTS {i}")
         return [self._add(job, now) for job in jobs]
 
@@ -172,7 +165,7 @@ class Model:
         return Granted(token, tuple(job.id for job in granted), completed, ask_again)
 
     def extend(self, settles: Sequence[Settle], ms: int, now: int) -> list[bool]:
-        held = self._held(settles)
+        held = self.held(settles)
         for job in held:
             if job:
                 job.when = min(now + ms, NEVER)
@@ -195,7 +188,7 @@ class Model:
     def release(
         self, settles: Sequence[Settle], after: int | None, lapsed: str, now: int
     ) -> list[bool]:
-        held = self._held(settles)
+        held = self.held(settles)
         for job in filter(None, held):
             if lapsed and self._lapse_is_the_last(job, lapsed, now):
                 continue
@@ -229,6 +222,9 @@ class Model:
         return "ended" if id in self.endings and self.endings[id].taken_until > now else None
 
     def _add(self, given: Given, now: int) -> str:
+        if given.fresh and (given.id in self.jobs or given.id in self.endings):
+            # This very call was made so long ago that its caller is forgotten: the same job.
+            return "created"
         if state := self._state_of_taken(given.id, now):
             return state
         self.endings.pop(given.id, None)
@@ -243,15 +239,6 @@ class Model:
         self._wake_sleeper(due - now < 1000)
         return "created"
 
-    def _held(self, settles: Sequence[Settle]) -> list[Job | None]:
-        """Return the job of each settle that presents a current lease, each job once."""
-        held: list[Job | None] = []
-        for id, token, _ in settles:
-            job = self.jobs.get(id)
-            current = job and job.state == "leased" and job.token == token and job not in held
-            held.append(job if current else None)
-        return held
-
     def _complete_if_last(self, settle: Settle, now: int) -> bool:
         """Complete for the last token given out, also when the job was taken back since."""
         id, token, result = settle
@@ -261,7 +248,7 @@ class Model:
     def _complete(self, id: str, result: bytes | None, now: int) -> bool:
         job = self.jobs.pop(id)
         self.tally["completed"] += 1
-        result_for, remember_for = _ms(job.options, "result_for"), _ms(job.options, "remember_for")
+        result_for, remember_for = ms(job.options, "result_for"), ms(job.options, "remember_for")
         if result_for or remember_for:
             self.endings[id] = Ending(
                 ended_at=now,
@@ -274,15 +261,11 @@ class Model:
 
     def _maintain(self, now: int, force: bool = False) -> tuple[int, int, int]:
         """Promote what is due, take back what lapsed, forget the endings whose time has come."""
-        due = _by_time(job for job in self.jobs.values() if job.state == "delayed")
-        due = [job for job in due if job.when <= now]
+        due = self._come("delayed", now)
         for job in due:
             job.state = "ready"
             self._to_the_back(job)
-        lapsed = _by_time(job for job in self.jobs.values() if job.state == "leased")
-        lapsed = [job for job in lapsed if job.when <= now]
-        if now < self._patient_until(now) and not force:
-            lapsed = []
+        lapsed = self._come("leased", now) if force or now >= self._patient_until(now) else []
         for job in lapsed:
             if not self._lapse_is_the_last(job, LAPSED, now):
                 self.tally["reclaimed"] += 1
@@ -293,6 +276,11 @@ class Model:
         self.tally["promoted"] += len(due)
         self.tally["pruned"] += len(over)
         return len(due), len(lapsed), len(over)
+
+    def _come(self, state: str, now: int) -> list[Job]:
+        """Return the jobs of a state whose time has come: in its order, then in that of ids."""
+        come = [job for job in self.jobs.values() if job.state == state and job.when <= now]
+        return sorted(come, key=lambda job: (job.when, job.id.encode()))
 
     def _lapse_is_the_last(self, job: Job, error: str, now: int) -> bool:
         job.lapses += 1
@@ -318,92 +306,32 @@ class Model:
             self.wake = 1
 
     def _worth_asking_in(self, now: int) -> int:
-        due = [job.when for job in self.jobs.values() if job.state == "delayed"]
-        lapse = [job.when for job in self.jobs.values() if job.state == "leased"]
+        due = self.times("delayed").values()
         patient_until = self._patient_until(now)
-        return min([now + 1000, *due, *(max(t, patient_until) for t in lapse)]) - now
+        lapses = (max(lapse, patient_until) for lapse in self.times("leased").values())
+        return min([now + 1000, *due, *lapses]) - now
 
-    # ------------------------------------------------------------ what can be seen
+    # ------------------------------------------------------------- looking for jobs
 
     def ready(self) -> list[Job]:
         """Return the jobs that can be leased, best first."""
         waiting = [job for job in self.jobs.values() if job.state == "ready"]
         return sorted(waiting, key=lambda job: (-job.priority, job.place))
 
+    def held(self, settles: Sequence[Settle]) -> list[Job | None]:
+        """Return the job of each settle that presents a current lease, each job once."""
+        held: list[Job | None] = []
+        for id, token, _ in settles:
+            job = self.jobs.get(id)
+            current = job and job.state == "leased" and job.token == token and job not in held
+            held.append(job if current else None)
+        return held
+
     def times(self, state: str) -> dict[str, int]:
         """Return the time that belongs to each job of a state."""
         return {job.id: job.when for job in self.jobs.values() if job.state == state}
 
-    def view(self) -> dict[str, Any]:
-        """Return all that the engine must show as well."""
-        facts = {id: self.facts(id) for id in (*self.jobs, *self.endings)}
-        payloads = {id: job.payload for id, job in (self.endings | self.jobs).items()}
-        view: dict[str, Any] = {
-            "ready": [(job.id, job.priority) for job in self.ready()],
-            "delayed": self.times("delayed"),
-            "leased": self.times("leased"),
-            "failed": self.times("failed"),
-            "ended": {id: ending.forget_at for id, ending in self.endings.items()},
-            "payloads": {id: data for id, data in payloads.items() if data is not None},
-            "tokens": {id: job.token for id, job in self.jobs.items() if job.token is not None},
-            "facts": {id: known for id, known in facts.items() if known},
-            "results": {id: e.result for id, e in self.endings.items() if e.result is not None},
-            "tally": dict(+self.tally),
-            "seen": self.seen,
-            "patience": self.patience,
-            "callers": set(self.answers),
-            "wake": self.wake,
-            "problems": [],
-        }
-        states = ("ready", "delayed", "leased", "failed", "ended")
-        view["counts"] = {state: len(view[state]) for state in states}
-        view["counts"] |= {"parked": 0, "paused": self.paused}
-        return view
 
-    def facts(self, id: str) -> dict[str, Any]:
-        """Return what is kept beside the payload: only what differs from the defaults."""
-        if id in self.endings:
-            ending = self.endings[id]
-            facts = {
-                "outcome": "completed",
-                "ended_at": ending.ended_at,
-                "keep": ending.payload is not None,
-                "taken_until": ending.taken_until,
-            }
-            return {name: fact for name, fact in facts.items() if fact}
-        job = self.jobs[id]
-        limit = job.options.get("max_lapses", 3)
-        facts = {
-            "priority": job.priority if job.state in ("delayed", "failed") else 50,
-            "max_lapses": -1 if limit is None else limit,
-            "result_for_ms": _ms(job.options, "result_for"),
-            "remember_for_ms": _ms(job.options, "remember_for"),
-            "keep": job.options.get("keep", False),
-            "lapses": job.lapses,
-            "error": job.error,
-            "failed_at": job.when if job.state == "failed" else None,
-        }
-        return {name: fact for name, fact in facts.items() if fact != DEFAULTS.get(name)}
-
-    def moments(self) -> dict[str, set[int]]:
-        """Return when something changes by itself."""
-        endings = self.endings.values()
-        return {
-            "due": set(self.times("delayed").values()),
-            "lapse": set(self.times("leased").values()),
-            "free": {ending.taken_until for ending in endings},
-            "forget": {ending.forget_at for ending in endings},
-            "second": set() if self.seen is None else {self.seen + 1000},
-            "silence": set() if self.seen is None else {self.seen + SILENCE},
-            "patience": {self.patience},
-            "caller": {asked_at + CALLER_IS_KEPT for _, asked_at, _ in self.answers.values()},
-        }
-
-
-def _ms(options: Mapping[str, Any], name: str) -> int:
+def ms(options: Mapping[str, Any], name: str) -> int:
     seconds = options.get(name, 0)
     return NEVER if seconds == math.inf else round(seconds * 1000)
-
-
-def _by_time(jobs: Iterable[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: (job.when, job.id.encode()))

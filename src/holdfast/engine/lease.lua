@@ -36,6 +36,7 @@ end
 -- Take the best of `ready`: ids, ranks, payloads.
 local function take(wanted)
   local ids, ranks, payloads
+  local ghosts = 0
   repeat
     ids, ranks, payloads = {}, {}, {}
     local found = call('ZPOPMIN', key.ready, wanted)
@@ -54,9 +55,10 @@ local function take(wanted)
         table.remove(ids, i)
         table.remove(ranks, i)
         table.remove(payloads, i)
+        ghosts = ghosts + 1
       end
     end
-  until #ids > 0
+  until #ids > 0 or ghosts >= MAX.jobs
   return ids, ranks, payloads
 end
 
@@ -75,6 +77,7 @@ end
 
 -- When something may come up by itself: the next job due, the next lease that lapses.
 local function worth_asking_in()
+  if call('ZCARD', key.ready) > 0 then return 0 end
   local wait_ms = 1000
   local due_at = call('ZRANGE', key.delayed, 0, 0, 'WITHSCORES')[2]
   local lapses_at = call('ZRANGE', key.leased, 0, 0, 'WITHSCORES')[2]

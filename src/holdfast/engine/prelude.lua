@@ -87,10 +87,12 @@ local function look()
   else
     this.now = whole(ARGV[1], 0, MAX.instant, 'time')
   end
-  local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'paused', 'largest')
-  if found[1] and tonumber(found[1]) > LAYOUT then refuse('LAYOUT', found[1]) end
-  this.layout, this.seen, this.grace = found[1], tonumber(found[2]), tonumber(found[3] or 0)
-  this.paused, this.largest = found[4], tonumber(found[5] or 0)
+  local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'paused', 'largest', 'sequence')
+  this.layout, this.seen = tonumber(found[1]), tonumber(found[2])
+  this.grace = tonumber(found[3]) or 0
+  if this.layout and this.layout > LAYOUT then refuse('LAYOUT', tostring(this.layout)) end
+  if found[6] and not string.find(found[6], '^%d+$') then refuse('BROKEN', 'sequence') end
+  this.paused, this.largest = found[4], tonumber(found[5]) or 0
 end
 
 -- Returns the answer given before when this very call was made before.
@@ -165,7 +167,7 @@ end
 -- counted: it is what is left of `sequence` without `promoted` and `requeued`.
 local function tell(kind, ids)
   if #ids == 0 then return end
-  if kind ~= 'added' then call('HINCRBY', key.meta, kind, #ids) end
+  if kind ~= 'added' then redis.pcall('HINCRBY', key.meta, kind, #ids) end
   this.events[#this.events + 1] = {kind, #ids, #ids <= 100 and ids or {}}
 end
 
@@ -339,7 +341,7 @@ local function returning()
   local function rank_in(hold)
     local rank = tonumber(string.match(hold or '', '^%S+ %d+ (%d+)'))
     if rank and rank < 100 * STEP then return rank end
-    call('HINCRBY', key.meta, 'requeued', 1)
+    redis.pcall('HINCRBY', key.meta, 'requeued', 1)
     return rank_of(50, sequence(1) + 1)
   end
 
@@ -356,7 +358,7 @@ local function returning()
       if to_the_back then rank = rank_of(priority_in(holds[i]), first + i) end
       ready[2 * i - 1], ready[2 * i] = rank, id
     end
-    if to_the_back then call('HINCRBY', key.meta, 'requeued', #ids) end
+    if to_the_back then redis.pcall('HINCRBY', key.meta, 'requeued', #ids) end
     call('ZREM', key.leased, unpack(ids))
     call('ZADD', key.ready, unpack(ready))
     this.grantable = true
@@ -584,6 +586,20 @@ local function adding()
     return table.concat(flags), chosen
   end
 
+  -- An id that the client made is there already only when this very call was made so long
+  -- ago that its caller is forgotten: then those that are left of it are the same jobs.
+  local function new_ones(ids)
+    local new = {}
+    for _, id in ipairs(ids) do
+      local found = false
+      for _, set in ipairs({'ready', 'leased', 'delayed', 'failed', 'ended'}) do
+        found = found or type(redis.pcall('ZSCORE', key[set], id)) == 'string'
+      end
+      if not found then new[#new + 1] = id end
+    end
+    return new
+  end
+
   -- nothing -> ready | delayed
   local function create(groups)
     local all = {}
@@ -592,7 +608,9 @@ local function adding()
       if group.fresh then
         ids = {}
         for i = group.first, group.last, 2 do ids[#ids + 1] = ARGV[i] end
-        call('HSET', key.jobs, unpack(ARGV, group.first, group.last))
+        if call('HSET', key.jobs, unpack(ARGV, group.first, group.last)) < #ids then
+          ids = new_ones(ids)
+        end
       elseif #ids > 0 then
         call('HSET', key.jobs, unpack(group.pairs))
         call('ZREM', key.ended, unpack(ids))

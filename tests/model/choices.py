@@ -1,0 +1,115 @@
+"""What may happen in a history: who calls, when, with what. Strategies, and nothing else.
+
+The first of each is the simplest: that is what a history is shortened towards. Many are
+named more than once, because they happen more often than the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+from hypothesis import strategies as st
+
+from holdfast.engine import calls
+from holdfast.engine.calls import Call, Entry
+from model.model import NEVER, Settle
+
+START = 1_700_000_000_000
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+
+# Each begins to count elsewhere: some numbers make the engine look for callers to forget,
+# and a number may have as many digits as Lua can hold.
+CALLERS = {"ann": 0, "bob": 14, "cyd": 30, "dan": NEVER - 10_000}
+callers = st.sampled_from(sorted(CALLERS))
+
+# Before a call: so many ms from now, or to the next moment of a kind, or just beside it.
+Time: TypeAlias = tuple[str, int]
+times = st.sampled_from(
+    [("now", 0)] * 14
+    + [("now", ms) for ms in (1, 500, 999, 1_000, 4_000, MINUTE, HOUR, 200 * HOUR)]
+    + [("now", ms) for ms in (-1, -999, -MINUTE, -2 * HOUR)]
+    + [("lapse", ms) for ms in (0, 0, 0, 0, 1, -1, -400)]
+    + [("due", ms) for ms in (0, 0, 1, -1, -400)]
+    + [("patience", ms) for ms in (0, 0, -1)]
+    + [(kind, ms) for kind in ("second", "forget", "free") for ms in (0, -1)]
+    + [(kind, ms) for kind in ("silence", "caller") for ms in (0, 1)]
+)
+
+
+def beside(*kinds: str) -> st.SearchStrategy[Time]:
+    """Go to a moment of these kinds, or to just before it."""
+    return st.sampled_from([("now", 0), *((kind, ms) for kind in kinds for ms in (0, -1, -400))])
+
+
+ids = st.sampled_from(["a", "b", "c", "d", "e", "ü\n{x}\0"])
+counts = st.sampled_from([1, 2, 3, 1000])
+lease_times = st.sampled_from([4_000, 4_000, 1_000, 1_000, 1, 5_000, 30_000, HOUR, NEVER])
+results = st.sampled_from([None, b"", b"done", b"\0\xff\r\n"])
+release_times = st.sampled_from([None, None, None, 0, 1, 1, 999, 1_000, 3_000, HOUR, NEVER])
+reasons = st.sampled_from(["", "", "", "killed", "ü: timed out"])
+
+# Which lease to present: one that counts, one that was taken back, one of all that ever
+# were, or one never given.
+Pick: TypeAlias = tuple[str, int]
+picks = st.tuples(
+    st.sampled_from(["held", "held", "held", "reclaimed", "old", "never given"]),
+    st.integers(0, 7),
+)
+several_picks = st.lists(picks, min_size=1, max_size=4)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A job to add. Without an id the client makes one; `due` is +ms from now, or @ms after it."""
+
+    id: str | None
+    due: str
+    priority: int
+    options: dict[str, Any]
+    size: int
+
+
+DUES = ["+0", "+1", "+999", "+1000", "+4000", f"+{HOUR}", f"+{NEVER}", "@-1", "@0", "@1", "@3000"]
+OPTIONS = [
+    {name: value for name, value in zip(names, values, strict=True) if value != "-"}
+    for names in [("max_lapses", "result_for", "remember_for", "keep")]
+    for values in itertools.product(
+        ["-", 0, 1, None], ["-", 10, math.inf], ["-", 4, 3600, math.inf], ["-", True]
+    )
+]
+jobs = st.builds(
+    Wanted,
+    id=st.none() | ids,
+    due=st.sampled_from([""] * 20 + DUES),
+    priority=st.sampled_from([50, 50, 50, 51, 0, 99]),
+    options=st.sampled_from([{}] * 40 + OPTIONS + [{"result_for": 10, "remember_for": 4}] * 16),
+    size=st.sampled_from([0] * 9 + [5_000]),
+)
+several_jobs = st.lists(jobs, min_size=1, max_size=6)
+conflicts = st.sampled_from(["ignore", "ignore", "raise"])
+
+
+GOOD = Entry("good", b"", False, 50, b"", b"")
+NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
+    "priority 100": lambda _: calls.add([GOOD, msgspec.structs.replace(GOOD, priority=100)]),
+    "due at nan": lambda _: calls.add([GOOD, msgspec.structs.replace(GOOD, due=b"nan")]),
+    "an empty id": lambda _: calls.add([GOOD, msgspec.structs.replace(GOOD, id="")]),
+    "an unknown option": lambda _: calls.add(
+        [GOOD, msgspec.structs.replace(GOOD, options=b"\x81\xa1x\x01")]
+    ),
+    "a lease for 0 ms": lambda held: calls.lease("eve.1", 0, 1, complete=held),
+    "1001 leases": lambda held: calls.lease("eve.1", 1_000, 1_001, complete=held),
+    "a token of two words": lambda held: calls.complete([*held, ("a", "ann 1", None)]),
+    "follow-ups of two": lambda held: calls.complete([held[0], held[-1], held[0]], add=[GOOD]),
+    "a follow-up due at inf": lambda held: calls.complete(
+        held[:1], add=[GOOD, msgspec.structs.replace(GOOD, due=b"+inf")]
+    ),
+    "an extension by too much": lambda held: calls.extend(held, 2**53),
+    "a release into the past": lambda held: calls.release(held, after_ms=-1),
+}
