@@ -195,7 +195,7 @@ class AsyncServer:
                     pause = tries.after_loss(error, sent=sent)
                 else:
                     if not isinstance(reply, hiredis.ReplyError):
-                        if wait and isinstance(before, hiredis.ReplyError):
+                        if wait and wire.word_of(before) == "NOPERM":
                             self._listens = False
                         return call.read(reply)
                     if wire.word_of(reply) == "READONLY":

@@ -31,6 +31,9 @@ class HoldfastError(Exception):
     receipts: Sequence[Receipt] = ()
     """What `add_many` had already added when it was stopped by this error."""
 
+    answers: Sequence[bool] = ()
+    """What a many-form had already been answered when it was stopped by this error."""
+
 
 class Refused(HoldfastError):
     """The server refused the call; nothing was changed."""

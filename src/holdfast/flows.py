@@ -62,8 +62,12 @@ def settle_many(
 ) -> Flow[list[bool]]:
     """Settle or extend any number of leases, in chunks."""
     answers: list[bool] = []
-    for chunk in chunks(settles, _result_size):
-        answers += yield call(chunk)
+    try:
+        for chunk in chunks(settles, _result_size):
+            answers += yield call(chunk)
+    except HoldfastError as error:
+        error.answers = answers
+        raise
     return answers
 
 
@@ -73,19 +77,23 @@ def lease(
     """Complete and lease; when there is nothing, wait for a wake or until it is worth asking."""
     *before, riding = [*chunks(done, _result_size)] or [[]]
     completed: list[bool] = []
-    for chunk in before:
-        completed += yield calls.complete(chunk)
-    granted: Granted = yield ask(riding, 0)
-    completed += granted.leases.completed
-    deadline = time.monotonic() + wait
-    while not granted.leases:
-        left = deadline - time.monotonic()
-        if granted.ask_again == 0:
-            granted = yield ask((), 0)  # There was too much to clear away in one call.
-        elif left > 0:
-            granted = yield ask((), max(0.001, min(left, granted.ask_again)))
-        else:
-            break
+    try:
+        for chunk in before:
+            completed += yield calls.complete(chunk)
+        granted: Granted = yield ask(riding, 0)
+        completed += granted.leases.completed
+        deadline = time.monotonic() + wait
+        while not granted.leases:
+            left = deadline - time.monotonic()
+            if granted.ask_again == 0:
+                granted = yield ask((), 0)  # There was too much to clear away in one call.
+            elif left > 0:
+                granted = yield ask((), max(0.001, min(left, granted.ask_again)))
+            else:
+                break
+    except HoldfastError as error:
+        error.answers = completed
+        raise
     granted.leases.completed = completed
     return granted.leases
 

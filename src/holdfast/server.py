@@ -30,6 +30,7 @@ log = logging.getLogger("holdfast")
 CONNECT_SECONDS = 5.0
 REPLY_SECONDS = 10.0
 PATIENCE_SECONDS = 15.0
+CHUNK_BYTES = 65536
 
 
 class Link:
@@ -49,26 +50,31 @@ class Link:
 
     def ask(self, packed: bytes) -> Any:
         """Send a command and return its reply; an error reply is returned, not raised."""
-        self._socket.sendall(packed)
+        self.send(packed)
         return self.read()
 
     def ask_both(self, first: bytes, second: bytes, wait: float = 0) -> tuple[Any, Any]:
         """Send two commands at once, of which the first may take `wait` seconds."""
         self._socket.settimeout(wait + REPLY_SECONDS)
-        self._socket.sendall(first + second)
+        self.send(first + second)
         replies = self.read(), self.read()
         self._socket.settimeout(REPLY_SECONDS)
         return replies
 
     def send(self, packed: bytes) -> None:
-        """Send a command; its reply is read later."""
-        self._socket.sendall(packed)
+        """Send a command; its reply is read later. As long as something is taken, it goes on."""
+        if len(packed) <= CHUNK_BYTES:
+            self._socket.sendall(packed)
+            return
+        left = memoryview(packed)
+        while left:
+            left = left[self._socket.send(left) :]
 
     def read(self) -> Any:
         """Return the next reply."""
         try:
             while (reply := self._reader.gets()) is False:
-                chunk = self._socket.recv(65536)
+                chunk = self._socket.recv(CHUNK_BYTES)
                 if not chunk:
                     raise ConnectionResetError("the server closed the connection")
                 self._reader.feed(chunk)
@@ -183,7 +189,7 @@ class Server:
                     pause = tries.after_loss(error, sent=sent)
                 else:
                     if not isinstance(reply, hiredis.ReplyError):
-                        if wait and isinstance(before, hiredis.ReplyError):
+                        if wait and wire.word_of(before) == "NOPERM":
                             self._listens = False
                         return call.read(reply)
                     if wire.word_of(reply) == "READONLY":

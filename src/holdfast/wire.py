@@ -153,6 +153,7 @@ class Tries:
     def after_loss(self, error: OSError, *, sent: bool) -> float:
         """Return seconds to pause after a connection was lost or could not be made."""
         self.first = b""
+        self._loaded = False  # The next connection may be to a server that starts anew.
         self._unknown = self._unknown or sent
         if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerRefused(

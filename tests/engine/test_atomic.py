@@ -74,6 +74,7 @@ META = (
     "largest",
     "sequence",
     "added",
+    "before",
     "leased",
     "completed",
     "released",

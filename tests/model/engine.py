@@ -74,19 +74,13 @@ class Engine:
 
     def ask(self, now: int, caller: str, number: int, call: Call[Any]) -> Any:
         """Run a changing call; a refusal is a `hiredis.ReplyError`."""
-        return self._run(now, self._pack(call, now, caller.encode(), b"%d" % number))
-
-    def delete(self, now: int) -> None:
-        call = calls.delete()
-        call.read(self._run(now, self._pack(call, now, b"deleter", b"1")))
+        command = self._pack(call, now, caller.encode(), b"%d" % number)
+        reply, *self._seen = self._wire.ask([command, *self._look(now)])
+        return reply
 
     def take_wake(self) -> None:
         """Be the sleeper who hears the wake."""
         self._wire.ask([self._hush])
-
-    def _run(self, now: int, command: bytes) -> Any:
-        reply, *self._seen = self._wire.ask([command, *self._look(now)])
-        return reply
 
     def _look(self, now: int) -> list[bytes]:
         return [self._pack(calls.counts(), now), self._pack(calls.audit(), now), *self._looks]

@@ -38,7 +38,6 @@ from model.choices import (
     callers,
     conflicts,
     counts,
-    ids,
     jobs,
     lease_times,
     picks,
@@ -50,11 +49,7 @@ from model.choices import (
     times,
 )
 from model.engine import Engine, Wire
-from model.model import Given, Model, Refusal, Settle
-
-FRESH_IDS_ARE_TRUSTED = True
-"""Whether an add that is sent again after its caller was forgotten creates its jobs anew,
-where the client made their ids. That breaks I7, so such a call is not sent."""
+from model.model import CALLER_IS_KEPT, Given, Model, Refusal, Settle
 
 
 @dataclass(frozen=True)
@@ -83,10 +78,10 @@ class Histories(RuleBasedStateMachine):
         self.to_the_back = requeue == "back"
         self.now = START
         self.steps = steps
-        self.steps_since_delete = 0
+        self.age = 0
         self.plain = False
         self.serial = itertools.count(1)
-        self.last_number = dict(CALLERS)
+        self.last_number = {caller: start for caller, (start, _) in CALLERS.items()}
         self.sent: list[Sent] = []
         self.given: list[tuple[str, str]] = []
 
@@ -97,10 +92,13 @@ class Histories(RuleBasedStateMachine):
 
     @initialize(wanted=st.lists(jobs, max_size=8), plain=st.sampled_from([False, False, True]))
     def begin(self, wanted: list[Wanted], plain: bool) -> None:
-        """Begin with some jobs. In a plain history no job has facts before it lapses."""
+        """Let eve add some jobs, who is not heard again unless she asks the same again.
+
+        In a plain history no job has facts before it lapses.
+        """
         self.plain = plain
         if wanted:
-            self._add("ann", wanted, "ignore")
+            self._add("eve", wanted, "ignore")
 
     @rule(time=times, caller=callers, job=jobs, on_conflict=conflicts)
     def add(self, time: Time, caller: str, job: Wanted, on_conflict: str) -> None:
@@ -210,15 +208,17 @@ class Histories(RuleBasedStateMachine):
         self._ask(caller, calls.complete(settles, add=entries), question, _read_completed)
 
     @rule(
-        time=times, caller=callers, forced=st.lists(ids, min_size=1, max_size=4), result=results,
-        wanted=st.none() | jobs,
+        time=times, caller=callers, result=results, wanted=st.none() | jobs,
+        forced=st.lists(st.integers(0, 7), min_size=1, max_size=4),
     )  # fmt: skip
     def complete_by_force(
-        self, time: Time, caller: str, forced: list[str], result: bytes | None,
-        wanted: Wanted | None,
+        self, time: Time, caller: str, result: bytes | None, wanted: Wanted | None,
+        forced: list[int],
     ) -> None:  # fmt: skip
         self._pass(time)
-        settles = _with_results([(id, "-") for id in (forced[:1] if wanted else forced)], result)
+        known = ["nobody", *self.model.endings, *self.model.jobs]
+        picked = [(known[-1 - n % len(known)], "-") for n in forced]
+        settles = _with_results(picked[:1] if wanted else picked, result)
         follow_ups, entries = self._jobs([wanted] if wanted else [])
         question = partial(self.model.complete_by_force, settles, follow_ups)
         call = calls.complete(settles, force=True, add=entries)
@@ -257,12 +257,11 @@ class Histories(RuleBasedStateMachine):
         else:
             self._ask(caller, calls.pause(), partial(self.model.pause))
 
-    @precondition(lambda self: self.steps_since_delete > 20)
-    @rule()
-    def delete(self) -> None:
-        self.engine.delete(self.now)
-        self.model.delete()
-        self.steps_since_delete = 0
+    @precondition(lambda self: self.age % 5 == 4)  # Seldom, so that histories grow.
+    @rule(time=times, caller=callers)
+    def delete(self, time: Time, caller: str) -> None:
+        self._pass(time)
+        self._ask(caller, calls.delete(), partial(self.model.delete))
 
     # -------------------------------------------------------------- nonsense
 
@@ -281,7 +280,7 @@ class Histories(RuleBasedStateMachine):
     @rule(time=times)
     def send_the_last_call_again(self, time: Time) -> None:
         self._pass(time)
-        self._send_again(self.sent[-1])
+        self._send(self.sent[-1])
 
     @precondition(lambda self: self.sent)
     @rule(time=times, caller=callers, back=st.sampled_from([0, 0, 0, 1, 2]))
@@ -295,40 +294,49 @@ class Histories(RuleBasedStateMachine):
         if caller not in self.model.answers:
             back = 0
         if sent:
-            self._send_again(sent[-1 - back % len(sent)])
+            self._send(sent[-1 - back % len(sent)])
 
     @precondition(lambda self: self._lost())
     @rule(time=times, which=st.integers(0, 3))
     def send_a_lease_again_that_was_lost(self, time: Time, which: int) -> None:
-        lost = self._lost()
-        caller = lost[which % len(lost)]
-        self._pass(time)
-        self._send_again([sent for sent in self.sent if sent.caller == caller][-1])
+        self._send_the_last_of(self._lost(), time, which)
 
-    def _send_again(self, sent: Sent) -> None:
-        adds = sent.call.script in (calls.ADD, calls.COMPLETE_AND_ADD)
-        if FRESH_IDS_ARE_TRUSTED and adds and sent.caller not in self.model.answers:
-            return
-        self._send(sent)
+    @precondition(lambda self: self.age % 3 == 2)
+    @rule(ms=st.sampled_from([CALLER_IS_KEPT + 1, HOUR]))
+    def only_bob_is_heard(self, ms: int) -> None:
+        """After a silence it may be the clock that jumped; when it is over they are forgotten."""
+        self.tidy(("now", ms), "bob", force=False)
+        self.tidy(("patience", 0), "bob", force=False)
+
+    @precondition(lambda self: self._forgotten())
+    @rule(time=times, which=st.integers(0, 3))
+    def send_a_call_again_that_was_forgotten(self, time: Time, which: int) -> None:
+        self._send_the_last_of(self._forgotten(), time, which)
+
+    def _send_the_last_of(self, callers: list[str], time: Time, which: int) -> None:
+        caller = callers[which % len(callers)]
+        self._pass(time)
+        self._send([sent for sent in self.sent if sent.caller == caller][-1])
 
     def _lost(self) -> list[str]:
-        return sorted(
-            caller for caller in self.model.answers if views.has_lost_leases(self.model, caller)
-        )
+        return [caller for caller in CALLERS if views.has_lost_leases(self.model, caller)]
+
+    def _forgotten(self) -> list[str]:
+        return sorted({sent.caller for sent in self.sent} - self.model.answers.keys())
 
     # -------------------------------------------------------- both sides, compared
 
     @invariant()
     def both_agree(self) -> None:
         self.steps[0] += 1
-        self.steps_since_delete += 1
+        self.age += 1
         seen = self.engine.view(self.now)
         for caller in self.model.answers.keys() - seen["callers"]:
             self.model.forget_caller(caller, self.now)
         expected = views.view(self.model)
         for what in expected:
             assert seen[what] == expected[what], _differ(what, seen[what], expected[what])
-        if self.model.wake and self.steps_since_delete % 2:
+        if self.model.wake and self.age % 2:
             self.engine.take_wake()
             self.model.wake = 0
 
@@ -336,7 +344,7 @@ class Histories(RuleBasedStateMachine):
         self, caller: str, call: Call[Any], question: partial[Any],
         read: Callable[[Any], Any] | None = None,
     ) -> None:  # fmt: skip
-        self.last_number[caller] += 1
+        self.last_number[caller] += CALLERS[caller][1]
         number = self.last_number[caller]
         self.sent.append(Sent(caller, number, call, question, read or call.read))
         self._send(self.sent[-1])
@@ -383,7 +391,7 @@ class Histories(RuleBasedStateMachine):
             priority, options = (50, {}) if self.plain else (job.priority, job.options)
             packed = arguments.options(options)[1]
             name = id or f"fresh-{serial}"
-            given.append(Given(name, payload, priority, delay, at, options))
+            given.append(Given(name, payload, priority, delay, at, options, id is None))
             entries.append(Entry(name, payload, id is None, priority, due, packed))
         return given, entries
 
@@ -396,7 +404,7 @@ class Histories(RuleBasedStateMachine):
         held = [(job.id, job.token) for job in jobs if job.token is not None]
         reclaimed = [settle for settle, job in zip(held, jobs, strict=True) if job.state == "ready"]
         id, token = held[-1] if held else self.given[-1]
-        never = [(id, token[:-1]), (id, token + "0"), (id, "eve.1"), ("nobody", token)]
+        never = [(id, token[:-1]), (id, token + "0"), (id, "zoe.1"), ("nobody", token)]
         never += [(id, other) for _, other in self.given[-3:] if other != token]
         choice = {"held": held, "reclaimed": reclaimed, "old": self.given, "never given": never}
         among = choice[kind] or self.given

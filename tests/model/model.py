@@ -103,6 +103,8 @@ class Model:
         self.seen: int | None = None
         self.patience = 0
         """After a silence: the end of the time in which nothing is reclaimed."""
+        self.before = 0
+        """When the last call before that silence was heard."""
         self.wake = 0
         """Tokens for sleepers: at most one."""
         return NOTHING_IS_LEFT
@@ -115,12 +117,12 @@ class Model:
         if number < last:
             raise Refusal("STALE")
         if number > last:
-            before = self.seen, self.patience
+            before = self.seen, self.patience, self.before
             self._hear(now)
             try:
                 answer = question(now)
             except Refusal:
-                self.seen, self.patience = before
+                self.seen, self.patience, self.before = before
                 raise
             if answer is NOTHING_IS_LEFT:
                 return None
@@ -130,7 +132,7 @@ class Model:
     def _hear(self, now: int) -> None:
         """Silence of everybody is not a lapse: let the living extend first."""
         if self.seen is not None and now - self.seen > SILENCE:
-            self.patience = now + SILENCE
+            self.patience, self.before = now + SILENCE, self.seen
         if self.seen is None or not 0 <= now - self.seen < 1000:
             self.seen = now
 
@@ -139,8 +141,13 @@ class Model:
         return self.patience if self.patience <= now + SILENCE else 0
 
     def forget_caller(self, caller: str, now: int) -> None:
-        """Follow the engine, which may forget a caller, but only after ten minutes."""
-        assert now - self.answers.pop(caller)[1] > CALLER_IS_KEPT, f"{caller} forgotten too soon"
+        """Follow the engine, which may forget a caller, but only after ten minutes.
+
+        Right after a silence it may be the clock that jumped, and not the caller who was
+        silent for so long.
+        """
+        until = self.before if now < self._patient_until(now) else now
+        assert until - self.answers.pop(caller)[1] > CALLER_IS_KEPT, f"{caller} forgotten too soon"
 
     # ----------------------------------------------------------------- questions
 

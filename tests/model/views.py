@@ -50,7 +50,7 @@ def answer(model: Model, remembered: Any) -> Any:
 
 def has_lost_leases(model: Model, caller: str) -> bool:
     """Tell whether the caller's last answer was leases that are not all its own any more."""
-    granted = model.answers[caller][2]
+    _, _, granted = model.answers.get(caller, (0, 0, None))
     return isinstance(granted, Granted) and len(answer(model, granted)[0]) < len(granted.ids)
 
 

@@ -38,8 +38,8 @@ local MAX = {
 
 -- What is known of this call. The fields of `meta` are written with the answer.
 local this = {
-  now = 0, at = '', layout = false, seen = false, grace = 0, paused = false, largest = 0,
-  caller = '', number = 0, new_caller = false, has_facts = false, asleep = false,
+  now = 0, at = '', layout = false, seen = false, grace = 0, before = false, paused = false,
+  largest = 0, caller = '', number = 0, new_caller = false, has_facts = false, asleep = false,
   grantable = false, meta = {}, events = {},
 }
 
@@ -87,12 +87,13 @@ local function look()
   else
     this.now = whole(ARGV[1], 0, MAX.instant, 'time')
   end
-  local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'paused', 'largest', 'sequence')
+  local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'paused', 'largest', 'sequence',
+    'before')
   this.layout, this.seen = tonumber(found[1]), tonumber(found[2])
   this.grace = tonumber(found[3]) or 0
   if this.layout and this.layout > LAYOUT then refuse('LAYOUT', tostring(this.layout)) end
   if found[6] and not string.find(found[6], '^%d+$') then refuse('BROKEN', 'sequence') end
-  this.paused, this.largest = found[4], tonumber(found[5]) or 0
+  this.paused, this.largest, this.before = found[4], tonumber(found[5]) or 0, tonumber(found[7])
 end
 
 -- Returns the answer given before when this very call was made before.
@@ -106,8 +107,8 @@ local function begin()
   if this.grace > now + SILENCE_MS then this.grace = 0 end
   -- Silence of everybody is not a lapse: let the living extend before we reclaim.
   if seen and now - seen > SILENCE_MS then
-    this.grace = now + SILENCE_MS
-    this.meta.grace = this.grace
+    this.grace, this.before = now + SILENCE_MS, seen
+    this.meta.grace, this.meta.before = this.grace, seen
   end
   -- Written once a second at most, so silence is known to the second.
   if not seen or now - seen >= 1000 or now < seen then this.meta.seen = now end
@@ -153,9 +154,11 @@ local function finish(answer, reply)
   -- Callers are forgotten by those who come after: a new one, and an old one now and then,
   -- looks at four, so the living outnumber the forgotten however short they live.
   if this.new_caller or number % 16 == 0 then
+    -- Right after a silence it may be the clock that jumped, and not they who were silent.
+    local known_until = now < this.grace and this.before or now
     for _, other in ipairs(call('HRANDFIELD', key.calls, 4)) do
       local seen = string.match(call('HGET', key.calls, other), '^%d+ (%d+) ')
-      if now - (seen or 0) > CALLER_MS then call('HDEL', key.calls, other) end
+      if known_until - (seen or 0) > CALLER_MS then call('HDEL', key.calls, other) end
     end
   end
   if this.grantable and this.asleep and not this.paused then call('LPUSH', key.wake, '1') end
