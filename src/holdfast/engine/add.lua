@@ -11,10 +11,9 @@ if again then return again end
 
 local read_jobs, choose, create = adding()
 local groups = read_jobs(5)
-local flags, chosen = choose(groups)
-if chosen < #flags and ARGV[4] == 'raise' then
-  refuse('EXISTS', tostring(string.find(flags, '[^1]') - 1))
-end
+local flags = choose(groups)
+local taken = string.find(flags, '[^1]')
+if taken and ARGV[4] == 'raise' then refuse('EXISTS', tostring(taken - 1)) end
 
 create(groups)
 return finish({flags})

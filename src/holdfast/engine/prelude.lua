@@ -505,11 +505,13 @@ local function adding()
 
   -- Jobs stand in ARGV, from `at` to the end, in groups that share all but id and payload:
   --     fresh, priority, due, options, n, then n times id, payload
-  -- fresh '1': the client made the ids, so they need no look-up.
+  -- fresh '1': the client made the ids, so they need no look-up. Unless we do not know the
+  -- caller: then this may be a call of long ago whose answer is forgotten.
   local function read_jobs(at)
     local groups, total, bytes = {}, 0, 0
     while ARGV[at] do
-      local group = {fresh = ARGV[at] == '1', first = at + 5}
+      local made = ARGV[at] == '1'
+      local group = {made = made, fresh = made and not this.new_caller, first = at + 5}
       group.priority = whole(ARGV[at + 1], 0, MAX.priority, 'priority')
       group.due = read_due(ARGV[at + 2])
       local options = read_options(ARGV[at + 3] or '')
@@ -539,10 +541,12 @@ local function adding()
     return groups
   end
 
-  -- Is this id free? An ending is in the way only while the id is to be remembered.
-  local function is_free(id)
+  -- Is this id free? An ending is in the way only while the id is to be remembered; of an
+  -- id that the client made, always.
+  local function is_free(id, made)
     local forget_at = call('ZSCORE', key.ended, id)
     if not forget_at then return call('HEXISTS', key.jobs, id) == 0 end
+    if made then return false end
     return tonumber(forget_at) <= this.now or (facts_of(id).taken_until or 0) <= this.now
   end
 
@@ -559,7 +563,7 @@ local function adding()
   -- the set that already has its id. Reads every key that create will write, but for `jobs`:
   -- that is written first, so it may fail.
   local function choose(groups)
-    local flags, taken, chosen = {}, {}, 0
+    local flags, taken = {}, {}
     this.asleep = call('LLEN', key.wake) == 0
     for _, group in ipairs(groups) do
       call('ZCARD', group.due and key.delayed or key.ready)
@@ -568,39 +572,24 @@ local function adding()
       local n = (group.last - group.first + 1) / 2
       if group.fresh then
         flags[#flags + 1] = string.rep('1', n)
-        chosen = chosen + n
       else
         group.ids, group.pairs = {}, {}
         for i = group.first, group.last, 2 do
           local id = ARGV[i]
-          if not taken[id] and is_free(id) then
+          if not taken[id] and is_free(id, group.made) then
             taken[id] = group.due and 'd' or 'r'
             group.ids[#group.ids + 1] = id
             group.pairs[#group.pairs + 1] = id
             group.pairs[#group.pairs + 1] = ARGV[i + 1]
             flags[#flags + 1] = '1'
-            chosen = chosen + 1
           else
-            flags[#flags + 1] = taken[id] or state_of(id)
+            -- An id that the client made is taken only by this very job.
+            flags[#flags + 1] = group.made and '1' or taken[id] or state_of(id)
           end
         end
       end
     end
-    return table.concat(flags), chosen
-  end
-
-  -- An id that the client made is there already only when this very call was made so long
-  -- ago that its caller is forgotten: then those that are left of it are the same jobs.
-  local function new_ones(ids)
-    local new = {}
-    for _, id in ipairs(ids) do
-      local found = false
-      for _, set in ipairs({'ready', 'leased', 'delayed', 'failed', 'ended'}) do
-        found = found or type(redis.pcall('ZSCORE', key[set], id)) == 'string'
-      end
-      if not found then new[#new + 1] = id end
-    end
-    return new
+    return table.concat(flags)
   end
 
   -- nothing -> ready | delayed
@@ -611,9 +600,7 @@ local function adding()
       if group.fresh then
         ids = {}
         for i = group.first, group.last, 2 do ids[#ids + 1] = ARGV[i] end
-        if call('HSET', key.jobs, unpack(ARGV, group.first, group.last)) < #ids then
-          ids = new_ones(ids)
-        end
+        call('HSET', key.jobs, unpack(ARGV, group.first, group.last))
       elseif #ids > 0 then
         call('HSET', key.jobs, unpack(group.pairs))
         call('ZREM', key.ended, unpack(ids))
