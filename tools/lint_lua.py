@@ -1,4 +1,4 @@
-"""Lint every transition as it runs: behind the prelude, with luacheck where the machine has it."""
+"""Lint every transition as it runs, with luacheck where the machine has it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from holdfast.engine.calls import SCRIPTS
 
 ENGINE = Path(__file__).parents[1] / "src" / "holdfast" / "engine"
 BUILD = Path(__file__).parents[1] / "build" / "lua"
@@ -20,38 +22,44 @@ def main() -> int:
     if luacheck is None:
         print("luacheck is not installed (Debian: apt install lua-check); Lua is not linted")
         return 0
-    prelude = (ENGINE / "prelude.lua").read_text()
-    border = prelude.count("\n")
-    transitions = sorted(path.stem for path in ENGINE.glob("*.lua") if path.stem != "prelude")
-    BUILD.mkdir(parents=True, exist_ok=True)
-    for name in transitions:
-        (BUILD / f"{name}.lua").write_text(prelude + (ENGINE / f"{name}.lua").read_text())
+    shutil.rmtree(BUILD, ignore_errors=True)
+    BUILD.mkdir(parents=True)
+    lines = {script.name: _write(script.name, script.parts) for script in SCRIPTS}
     command = [luacheck, "--std", "lua51", "--read-globals", "redis", "cmsgpack", "KEYS", "ARGV"]
     command += ["--formatter", "plain", "--codes", "--max-line-length", "100", str(BUILD)]
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
 
     problems: dict[str, None] = {}
-    unused: dict[str, int] = {}
+    unused: dict[tuple[str, str], int] = {}
     for text in found:
         match = WARNING.match(text)
         if match is None:
             problems[text] = None
             continue
-        line, what = int(match["line"]), match["what"]
-        if line > border:
-            problems[f"{match['name']}.lua:{line - border}:{match['column']}: {what}"] = None
-        elif local := UNUSED.match(what):  # One transition does not use all of the prelude.
-            unused[local["name"]] = unused.get(local["name"], 0) + 1
+        file, line = lines[match["name"]][int(match["line"]) - 1]
+        local = UNUSED.match(match["what"])
+        if local and file != match["name"]:  # One transition does not use all that it could.
+            unused[file, local["name"]] = unused.get((file, local["name"]), 0) + 1
         else:
-            problems[f"prelude.lua:{line}:{match['column']}: {what}"] = None
-    # The keys of a queue are all named, also those that no transition touches yet.
-    for name, times in unused.items():
-        if times == len(transitions) and not name.isupper():
-            problems[f"prelude.lua: no transition uses '{name}'"] = None
+            problems[f"{file}.lua:{line}:{match['column']}: {match['what']}"] = None
+    for (file, name), times in unused.items():
+        if times == sum((file, 1) in origins for origins in lines.values()):
+            problems[f"{file}.lua: nobody uses '{name}'"] = None
     for problem in problems:
         print(problem)
-    print(f"luacheck: {len(transitions)} transitions, {len(problems)} problems")
+    print(f"luacheck: {len(lines)} transitions, {len(problems)} problems")
     return 1 if problems else 0
+
+
+def _write(name: str, parts: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Write a transition as it is sent, and return the file and line that each line is from."""
+    text, origins = "", []
+    for file in ("prelude", *(f"parts/{part}" for part in parts), name):
+        body = (ENGINE / f"{file}.lua").read_text()
+        origins += [(file, line) for line in range(1, body.count("\n") + 1)]
+        text += body
+    (BUILD / f"{name}.lua").write_text(text)
+    return origins
 
 
 if __name__ == "__main__":

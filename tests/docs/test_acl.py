@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib import resources
+from pathlib import Path
 
 import pytest
 import redis
@@ -12,6 +12,7 @@ import redis
 from docs.pages import DOCS, ROOT, run
 from engine_support import command_on
 from holdfast import Queue, ServerRefused
+from holdfast.engine import calls
 from support import TestServer
 
 SERVER_PAGE, SECURITY = DOCS / "server.md", ROOT / "SECURITY.md"
@@ -66,11 +67,7 @@ def test_the_documented_user_can_do_nothing_else(limited_url: str, client: redis
 
 
 def test_the_line_has_the_commands_that_the_scripts_use_and_no_more() -> None:
-    lua = "".join(
-        file.read_text()
-        for file in resources.files("holdfast.engine").iterdir()
-        if file.name.endswith(".lua")
-    )
+    lua = "".join(path.read_text() for path in Path(calls.__file__).parent.rglob("*.lua"))
     sent = {"evalsha", "script|load", "blpop", "subscribe"}
     used = {command.lower() for command in re.findall(r"call\('([A-Z]+)'", lua)}
     rules = documented().split()

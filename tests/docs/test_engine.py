@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 from inspect import getsource
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -17,12 +17,9 @@ from holdfast.engine import calls
 from holdfast.job import Facts
 
 PAGE = DOCS / "engine.md"
-LUA = {
-    file.name.removesuffix(".lua"): file.read_text()
-    for file in resources.files("holdfast.engine").iterdir()
-    if file.name.endswith(".lua")
-}
-TRANSITIONS = sorted(LUA.keys() - {"prelude"})
+ENGINE = Path(calls.__file__).parent
+LUA = {path.stem: path.read_text() for path in ENGINE.rglob("*.lua")}
+TRANSITIONS = sorted({script.name for script in calls.SCRIPTS})
 
 
 def table(heading: str) -> list[list[str]]:

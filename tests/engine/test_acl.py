@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from importlib import resources
+from pathlib import Path
 
 import pytest
 import redis
@@ -13,16 +13,13 @@ import redis
 from conftest import Clock
 from engine_support import CHANGES, Behind, Held, command_calls, command_on, populate, refused
 from holdfast import Queue, Server, ServerRefused
+from holdfast.engine import calls
 from support import TestServer
 
 AsUser = Callable[..., Queue]
 _users = itertools.count()
 
-LUA = "".join(
-    file.read_text()
-    for file in resources.files("holdfast.engine").iterdir()
-    if file.name.endswith(".lua")
-)
+LUA = "".join(path.read_text() for path in Path(calls.__file__).parent.rglob("*.lua"))
 INNER = sorted(set(re.findall(r"\bcall\('([A-Z]+)'", LUA)))
 CALLS: dict[str, Callable[[Queue, Held], object]] = {
     **CHANGES,

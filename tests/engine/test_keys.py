@@ -1,23 +1,21 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
+from pathlib import Path
 
 import pytest
 import redis
 
 from engine_support import command_on, words
 from holdfast import InvalidArgument
+from holdfast.engine import calls
 from holdfast.engine.calls import MAX_BYTES, MAX_JOBS, SCRIPTS, Call
 from holdfast.keys import MAX_NAME_BYTES, NAMES, queue_keys
 from holdfast.wire import Packer
 
-LUA = {
-    file.name.removesuffix(".lua"): re.sub(r"--.*", "", file.read_text())
-    for file in resources.files("holdfast.engine").iterdir()
-    if file.name.endswith(".lua")
-}
-TRANSITIONS = sorted(LUA.keys() - {"prelude"})
+ENGINE = Path(calls.__file__).parent
+LUA = {path.stem: re.sub(r"--.*", "", path.read_text()) for path in ENGINE.rglob("*.lua")}
+TRANSITIONS = sorted({script.name for script in calls.SCRIPTS})
 # A key comes out of the one table, or is what a loop took out of it.
 KEY = r"(?:[\w.]+ and key\.\w+ or )?key\.\w+|key\[[\w.\[\]]+\]|set|unpack\(KEYS\)"
 STRING = re.compile(r"'[^']*'|\"[^\"]*\"")

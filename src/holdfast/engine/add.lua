@@ -9,7 +9,6 @@
 local again = begin()
 if again then return again end
 
-local read_jobs, choose, create = adding()
 local groups = read_jobs(5)
 local flags = choose(groups)
 local taken = string.find(flags, '[^1]')

@@ -28,10 +28,11 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, eq=False)
 class Script:
-    """A transition as the server knows it: header line, prelude, body; named by its hash."""
+    """A transition as the server knows it: header, prelude, parts, body; named by its hash."""
 
     name: str
     flags: str = ""
+    parts: tuple[str, ...] = ()
 
     @property
     def changes(self) -> bool:
@@ -41,7 +42,7 @@ class Script:
     @property
     def text(self) -> bytes:
         """The text that is loaded into the server."""
-        return _text(self.name, self.flags)
+        return _text(self.name, self.flags, self.parts)
 
     @property
     def sha(self) -> bytes:
@@ -52,21 +53,22 @@ class Script:
 # Neither cached_property nor importlib.resources: a lock that a thread holds there while
 # another forks is held in the child for ever.
 @cache
-def _text(name: str, flags: str) -> bytes:
+def _text(name: str, flags: str, parts: tuple[str, ...]) -> bytes:
     header = f"#!lua flags={flags}\n" if flags else "#!lua\n"
-    bodies = (Path(__file__).with_name(f"{part}.lua").read_bytes() for part in ("prelude", name))
+    files = ("prelude", *(f"parts/{part}" for part in parts), name)
+    bodies = ((Path(__file__).parent / f"{file}.lua").read_bytes() for file in files)
     return b"".join([header.encode(), *bodies])
 
 
 # Scripts that free or move work run on a full server, so that it can be drained.
 # Those that add do not.
-ADD: Final = Script("add")
-LEASE: Final = Script("lease", "allow-oom")
-COMPLETE: Final = Script("complete", "allow-oom")
-COMPLETE_AND_ADD: Final = Script("complete")
-RELEASE: Final = Script("release", "allow-oom")
-EXTEND: Final = Script("extend", "allow-oom")
-TIDY: Final = Script("tidy", "allow-oom")
+ADD: Final = Script("add", parts=("adding",))
+LEASE: Final = Script("lease", "allow-oom", ("settling", "completing", "returning", "maintaining"))
+COMPLETE: Final = Script("complete", "allow-oom", ("settling", "completing", "adding"))
+COMPLETE_AND_ADD: Final = Script("complete", parts=COMPLETE.parts)
+RELEASE: Final = Script("release", "allow-oom", ("settling", "returning"))
+EXTEND: Final = Script("extend", "allow-oom", ("settling",))
+TIDY: Final = Script("tidy", "allow-oom", ("returning", "maintaining"))
 PAUSE: Final = Script("pause", "allow-oom")
 RESUME: Final = Script("resume", "allow-oom")
 DELETE: Final = Script("delete", "allow-oom")

@@ -9,12 +9,9 @@
 local again = begin()
 if again then return again end
 
-local read_settles, held = settling()
-local read_results, complete = completing()
 local groups, at = read_settles(5)
 local results
 results, at = read_results(at)
-local read_jobs, choose, create = adding()
 local follow_ups = read_jobs(at)
 if #follow_ups > 0 and (#groups ~= 1 or groups[1].first ~= groups[1].last) then
   refuse('INVALID', 'follow-ups go with one job')

@@ -103,9 +103,6 @@ end
 local lease_ms = whole(ARGV[5], 1, MAX.instant, 'lease_ms')
 local wanted = whole(ARGV[6], 1, MAX.jobs, 'count')
 local to_the_back = ARGV[7] == '1'
-local read_settles, held = settling()
-local read_results, complete = completing()
-local overdue, maintain = maintaining()
 local groups, at = read_settles(8)
 local results = read_results(at)
 local done, _, completed, numbers = held(groups)

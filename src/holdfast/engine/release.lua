@@ -9,8 +9,6 @@
 local again = begin()
 if again then return again end
 
-local read_settles, held = settling()
-local give_back, count_lapse, priority_in = returning()
 local after = ARGV[4] ~= '' and whole(ARGV[4], 0, MAX.instant, 'after') or 0
 local to_the_back = ARGV[5] == '1'
 local groups = read_settles(7)

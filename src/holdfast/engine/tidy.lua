@@ -8,7 +8,6 @@
 local again = begin()
 if again then return again end
 
-local overdue, maintain = maintaining()
 local found = overdue(ARGV[5] == '1')
 check_types()
 return finish({maintain(found, ARGV[4] == '1')})
