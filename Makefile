@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lua layers bench model lock clean
+.PHONY: help demo test check lint types lua layers bench model faults lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -45,6 +45,9 @@ bench: $(READY)        ## the queue beside the floor, in one table
 
 model: $(READY)        ## the model test for longer: make model STEPS=1000000
 	HOLDFAST_MODEL_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest tests/model $(ARGS)
+
+faults: $(READY)       ## the long forms of the fault tests
+	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
 
 lock: $(READY)         ## pin the dependencies anew
 	$(BIN)/python -m pip install --quiet uv

@@ -307,6 +307,12 @@ class Histories(RuleBasedStateMachine):
         """After a silence it may be the clock that jumped; when it is over they are forgotten."""
         self.tidy(("now", ms), "bob", force=False)
         self.tidy(("patience", 0), "bob", force=False)
+        kept = {
+            caller
+            for caller, (_, asked_at, _) in self.model.answers.items()
+            if self.now - asked_at <= CALLER_IS_KEPT
+        }
+        assert self.engine.view(self.now)["callers"] == kept
 
     @precondition(lambda self: self._forgotten())
     @rule(time=times, which=st.integers(0, 3))
