@@ -49,7 +49,7 @@ from model.choices import (
     times,
 )
 from model.engine import Engine, Wire
-from model.model import CALLER_IS_KEPT, Given, Model, Refusal, Settle
+from model.model import CALLER_IS_KEPT, SILENCE, Given, Model, Refusal, Settle
 
 
 @dataclass(frozen=True)
@@ -306,12 +306,8 @@ class Histories(RuleBasedStateMachine):
     def only_bob_is_heard(self, ms: int) -> None:
         """After a silence it may be the clock that jumped; when it is over they are forgotten."""
         self.tidy(("now", ms), "bob", force=False)
-        self.tidy(("patience", 0), "bob", force=False)
-        kept = {
-            caller
-            for caller, (_, asked_at, _) in self.model.answers.items()
-            if self.now - asked_at <= CALLER_IS_KEPT
-        }
+        self.tidy(("now", SILENCE), "bob", force=False)
+        kept = {caller for caller in CALLERS if not self.model.is_forgotten(caller, self.now)}
         assert self.engine.view(self.now)["callers"] == kept
 
     @precondition(lambda self: self._forgotten())

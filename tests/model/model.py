@@ -140,14 +140,20 @@ class Model:
         # A patience that ends later than any could is one from before the clock was set back.
         return self.patience if self.patience <= now + SILENCE else 0
 
-    def forget_caller(self, caller: str, now: int) -> None:
-        """Follow the engine, which may forget a caller, but only after ten minutes.
+    def is_forgotten(self, caller: str, now: int) -> bool:
+        """Tell whether the engine need not know a caller any more: it was silent for ten minutes.
 
         Right after a silence it may be the clock that jumped, and not the caller who was
         silent for so long.
         """
-        until = self.before if now < self._patient_until(now) else now
-        assert until - self.answers.pop(caller)[1] > CALLER_IS_KEPT, f"{caller} forgotten too soon"
+        known_until = self.before if now < self._patient_until(now) else now
+        _, asked_at, _ = self.answers.get(caller, (0, 0, None))
+        return known_until - asked_at > CALLER_IS_KEPT
+
+    def forget_caller(self, caller: str, now: int) -> None:
+        """Follow the engine, which looks at a few callers now and then."""
+        assert self.is_forgotten(caller, now), f"{caller} forgotten too soon"
+        del self.answers[caller]
 
     # ----------------------------------------------------------------- questions
 
