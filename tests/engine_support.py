@@ -14,7 +14,8 @@ import redis
 
 from conftest import Clock
 from holdfast import Lease, NewJob, Queue, ServerRefused
-from holdfast.engine.calls import Call, Script
+from holdfast.engine.calls import Call
+from holdfast.engine.script import Script
 from holdfast.keys import NAMES, queue_keys
 from support import TestServer
 

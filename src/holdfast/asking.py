@@ -10,7 +10,8 @@ from msgspec import UNSET
 
 from holdfast import arguments, codec, flows
 from holdfast.engine import calls
-from holdfast.engine.calls import MAX_JOBS, Call, Entry, Granted, Settle
+from holdfast.engine.calls import Call, Entry, Granted, Settle
+from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import InvalidArgument, LeaseLost
 from holdfast.flows import Flow
 from holdfast.ids import new_id
@@ -134,7 +135,7 @@ class Asker:
         entries = list(self._entries(arguments.several("add", add), {}))
         if len(list(flows.chunks(entries, flows.payload_size))) > 1:
             raise InvalidArgument(
-                f"one call adds at most {MAX_JOBS} follow-ups and {calls.MAX_BYTES} bytes: "
+                f"one call adds at most {MAX_JOBS} follow-ups and {MAX_BYTES} bytes: "
                 "add one job that adds the rest"
             )
         call = calls.complete([settle], force=force, add=entries)

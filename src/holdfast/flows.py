@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from holdfast.engine import calls
-from holdfast.engine.calls import MAX_BYTES, MAX_JOBS, Call, Entry, Granted, Settle
+from holdfast.engine.calls import Call, Entry, Granted, Settle
+from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import HoldfastError
 from holdfast.job import Leases, Problem, Receipt, Tidied
 

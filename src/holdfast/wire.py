@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import hiredis
 
-from holdfast.engine.calls import Call, Script
+from holdfast.engine.calls import Call
+from holdfast.engine.script import Script
 from holdfast.errors import (
     HoldfastError,
     InvalidArgument,

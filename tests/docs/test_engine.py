@@ -14,6 +14,7 @@ from docs.pages import DOCS, ROOT, blocks, code_in, rows, section
 from engine_support import Behind
 from holdfast import Queue, keys
 from holdfast.engine import calls
+from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.job import Facts
 
 PAGE = DOCS / "engine.md"
@@ -128,8 +129,8 @@ def test_the_refusals_are_those_of_the_code() -> None:
 
 def test_the_bounds_are_those_of_the_code() -> None:
     bounds = dict(table("Bounds"))
-    assert bounds["jobs in one call"] == str(calls.MAX_JOBS)
-    assert bounds["payloads, or results, in one call"] == f"{calls.MAX_BYTES >> 20} MiB"
+    assert bounds["jobs in one call"] == str(MAX_JOBS)
+    assert bounds["payloads, or results, in one call"] == f"{MAX_BYTES >> 20} MiB"
     assert str(keys.MAX_NAME_BYTES) in bounds["a queue name, id, token, caller or handler"]
 
 

@@ -4,36 +4,45 @@ import re
 from pathlib import Path
 
 import pytest
-import redis
 
-from engine_support import command_on, words
+from engine_support import words
 from holdfast import InvalidArgument
 from holdfast.engine import calls
-from holdfast.engine.calls import MAX_BYTES, MAX_JOBS, SCRIPTS, Call
-from holdfast.keys import MAX_NAME_BYTES, NAMES, queue_keys
+from holdfast.engine.calls import LEASE, PAUSE, SCRIPTS, Call
+from holdfast.keys import NAMES, queue_keys
 from holdfast.wire import Packer
 
 ENGINE = Path(calls.__file__).parent
 LUA = {path.stem: re.sub(r"--.*", "", path.read_text()) for path in ENGINE.rglob("*.lua")}
 TRANSITIONS = sorted({script.name for script in calls.SCRIPTS})
-# A key comes out of the one table, or is what a loop took out of it.
-KEY = r"(?:[\w.]+ and key\.\w+ or )?key\.\w+|key\[[\w.\[\]]+\]|set|unpack\(KEYS\)"
+# A key is named, or is what a loop took out of a list of named ones.
+KEY = r"(?:[\w.]+ and key\.\w+ or )?key\.\w+|(?:SET|HASH)_KEYS\[\w+\]|set|hash|unpack\(KEYS\)"
 STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
-def test_the_prelude_names_the_keys_in_the_order_in_which_they_are_passed(
-    client: redis.Redis,
-) -> None:
-    tell = """
-        local named = {}
-        for name, at in pairs(key) do named[#named + 1] = name .. ' ' .. at end
-        return named
-    """
-    keys = queue_keys("a queue")
-    named = command_on(client, "EVAL", "#!lua\n" + LUA["prelude"] + tell, len(keys), *keys)
-    assert sorted(named) == sorted(
-        name.encode() + b" " + key for name, key in zip(NAMES, keys, strict=True)
-    )
+def test_a_script_has_the_places_of_the_keys_instead_of_their_names() -> None:
+    for script in SCRIPTS:
+        text = script.text.decode()
+        assert not re.search(r"\bkey\b", text)
+        assert {int(place) for place in re.findall(r"KEYS\[(\d+)\]", text)} <= set(range(1, 23))
+    assert "call('ZPOPMIN', KEYS[1], " in LEASE.text.decode()
+    assert NAMES[0] == "ready"
+
+
+def test_a_script_carries_only_the_functions_that_it_reaches() -> None:
+    for script in SCRIPTS:
+        text = script.text.decode()
+        for function in re.findall(r"^local function (\w+)", text, re.MULTILINE):
+            assert len(re.findall(rf"\b{function}\b", text)) > 1, (script.name, function)
+    assert "function begin" in PAUSE.text.decode()
+    assert "function read_jobs" not in PAUSE.text.decode()
+
+
+def test_no_word_in_capitals_is_left_for_the_server_to_look_up() -> None:
+    for script in SCRIPTS:
+        code = STRING.sub("", script.text.decode())
+        words = set(re.findall(r"\b[A-Z][A-Z_]+\b", code)) - {"ARGV", "KEYS"}
+        assert words == set(re.findall(r"^local ([A-Z_]+) =", code, re.MULTILINE))
 
 
 def test_every_transition_is_a_script_and_every_script_a_transition() -> None:
@@ -53,8 +62,8 @@ def test_no_script_builds_or_spells_out_a_key(transition: str) -> None:
         assert re.fullmatch(KEY, key.strip()), (command, key)
 
 
-def test_only_the_prelude_and_delete_see_the_keys_themselves() -> None:
-    assert [name for name in TRANSITIONS if "KEYS" in LUA[name]] == ["delete"]
+def test_only_delete_sees_the_keys_themselves() -> None:
+    assert [name for name in TRANSITIONS if re.search(r"\bKEYS\b", LUA[name])] == ["delete"]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: f"{script.name}-{script.flags}")
@@ -65,13 +74,6 @@ def test_every_script_is_given_exactly_the_keys_of_its_queue(script) -> None:  #
     assert tuple(rest[: len(NAMES)]) == queue_keys("a queue")
     caller = [b"me", b"5"] if script.changes else []
     assert rest[len(NAMES) :] == [b"7", *caller, b"argument"]
-
-
-def test_the_bounds_are_the_same_on_both_sides() -> None:
-    bounds = dict(re.findall(r"(\w+) = ([\d *]+),", LUA["prelude"]))
-    assert int(bounds["jobs"]) == MAX_JOBS
-    assert eval(bounds["bytes"]) == MAX_BYTES
-    assert int(bounds["name"]) == MAX_NAME_BYTES
 
 
 def test_the_keys_of_a_queue_share_one_slot() -> None:

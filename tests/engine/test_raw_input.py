@@ -14,6 +14,7 @@ from holdfast import Lease, NewJob, Queue
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.engine import calls
 from holdfast.engine.calls import SCRIPTS, Entry
+from holdfast.engine.script import Script
 
 LEASE = Lease("a", b"", "nobody.1")
 LONG = "x" * 513
@@ -38,7 +39,7 @@ def _pairs() -> list[tuple[Lease, bytes]]:
     return [(Lease(f"id-{n}", b"", f"nobody.t{n // 2}"), b"result") for n in range(4)]
 
 
-def arguments(queue: Queue, kind: str) -> tuple[calls.Script, list[str]]:
+def arguments(queue: Queue, kind: str) -> tuple[Script, list[str]]:
     """Return a script and arguments that it takes."""
     call = call_of(RAW[kind], queue)
     head = ["1700000000000", *(["caller", "7"] if call.script.changes else [])]

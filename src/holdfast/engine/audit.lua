@@ -10,7 +10,9 @@
 -- adds the tallies up, and may compare while the stamp has not changed.
 
 local SETS = {'ready', 'delayed', 'leased', 'failed', 'ended'}
+local SET_KEYS = {key.ready, key.delayed, key.leased, key.failed, key.ended}
 local HASHES = {'jobs', 'holds', 'facts', 'next', 'results'}
+local HASH_KEYS = {key.jobs, key.holds, key.facts, key.next, key.results}
 local COUNTERS = {
   'sequence', 'leased', 'completed', 'released', 'promoted', 'reclaimed', 'failed',
   'pruned',
@@ -19,21 +21,21 @@ local COUNTERS = {
 look()
 local problems, tallies = {}, {0, 0, 0, 0, 0}
 local index = whole(ARGV[2], 1, #SETS, 'set')
-local place = ARGV[3] ~= '' and whole(ARGV[3], 0, MAX.instant, 'place')
-local budget = whole(ARGV[4], 1, MAX.jobs, 'count')
+local place = ARGV[3] ~= '' and whole(ARGV[3], 0, MAX_INSTANT, 'place')
+local budget = whole(ARGV[4], 1, MAX_JOBS, 'count')
 local counted = call('HMGET', key.meta, unpack(COUNTERS))
 
 local function check(id, score, set)
   local function broken(what) problems[#problems + 1] = {id, what} end
 
   for other = 1, #SETS do
-    if SETS[other] ~= set and call('ZSCORE', key[SETS[other]], id) then
+    if SETS[other] ~= set and call('ZSCORE', SET_KEYS[other], id) then
       broken('in ' .. set .. ' and in ' .. SETS[other])
     end
   end
   local has = {}
   for i, hash in ipairs(HASHES) do
-    has[hash] = call('HEXISTS', key[hash], id) == 1
+    has[hash] = call('HEXISTS', HASH_KEYS[i], id) == 1
     if has[hash] then tallies[i] = tallies[i] + 1 end
   end
   local facts = {}
@@ -44,7 +46,7 @@ local function check(id, score, set)
   end
 
   score = tonumber(score)
-  if not (score >= 0 and score <= MAX.instant and score % 1 == 0) then
+  if not (score >= 0 and score <= MAX_INSTANT and score % 1 == 0) then
     broken('score is not a whole number')
   end
   if set == 'ended' then
@@ -66,17 +68,18 @@ local function check(id, score, set)
   if facts.priority and set ~= 'delayed' and set ~= 'failed' then
     broken('priority in the facts, but not delayed')
   end
-  if set == 'ready' and (score % STEP > tonumber(counted[1] or 0) or score >= 100 * STEP) then
+  local given = score % RANKS <= tonumber(counted[1] or 0) and score < 100 * RANKS
+  if set == 'ready' and not given then
     broken('rank that was never given')
   end
 end
 
 while index <= #SETS and budget > 0 do
   local set = SETS[index]
-  local stop = math.min(place or math.huge, call('ZCARD', key[set])) - 1
+  local stop = math.min(place or math.huge, call('ZCARD', SET_KEYS[index])) - 1
   local start = math.max(0, stop - budget + 1)
   if stop >= 0 then
-    local found = call('ZRANGE', key[set], start, stop, 'WITHSCORES')
+    local found = call('ZRANGE', SET_KEYS[index], start, stop, 'WITHSCORES')
     for i = 1, #found, 2 do check(found[i], found[i + 1], set) end
     budget = budget - #found / 2
   end
@@ -89,7 +92,7 @@ end
 
 if call('LLEN', key.wake) > 1 then problems[#problems + 1] = {'', 'more than one wake token'} end
 local totals, stamp = {}, {}
-for i, hash in ipairs(HASHES) do totals[i] = call('HLEN', key[hash]) end
+for i, hash in ipairs(HASH_KEYS) do totals[i] = call('HLEN', hash) end
 for i = 1, #COUNTERS do stamp[i] = counted[i] or '' end
 return {
   problems, index <= #SETS and index or 0, place or 0, table.concat(stamp, ' '), totals, tallies,

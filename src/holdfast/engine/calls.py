@@ -6,69 +6,26 @@ here again. Each function bears the name of its transition and of its Lua file.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.engine.script import MAX_JOBS, Script
 from holdfast.job import NO_FACTS, Counts, Facts, Lease, Leases, Problem, Receipt, State, Tidied
 
 T = TypeVar("T")
 
-MAX_JOBS: Final = 1000
-"""The most jobs that one call moves."""
-
-MAX_BYTES: Final = 8 * 1024 * 1024
-"""The most payload bytes that one call moves."""
-
-
-@dataclass(frozen=True, eq=False)
-class Script:
-    """A transition as the server knows it: header, prelude, parts, body; named by its hash."""
-
-    name: str
-    flags: str = ""
-    parts: tuple[str, ...] = ()
-
-    @property
-    def changes(self) -> bool:
-        """Whether calls carry a caller and a number, and are answered the same when repeated."""
-        return "no-writes" not in self.flags
-
-    @property
-    def text(self) -> bytes:
-        """The text that is loaded into the server."""
-        return _text(self.name, self.flags, self.parts)
-
-    @property
-    def sha(self) -> bytes:
-        """The name that the server gives to this text."""
-        return hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
-
-
-# Neither cached_property nor importlib.resources: a lock that a thread holds there while
-# another forks is held in the child for ever.
-@cache
-def _text(name: str, flags: str, parts: tuple[str, ...]) -> bytes:
-    header = f"#!lua flags={flags}\n" if flags else "#!lua\n"
-    files = ("prelude", *(f"parts/{part}" for part in parts), name)
-    bodies = ((Path(__file__).parent / f"{file}.lua").read_bytes() for file in files)
-    return b"".join([header.encode(), *bodies])
-
-
 # Scripts that free or move work run on a full server, so that it can be drained.
 # Those that add do not.
-ADD: Final = Script("add", parts=("adding",))
-LEASE: Final = Script("lease", "allow-oom", ("settling", "completing", "returning", "maintaining"))
-COMPLETE: Final = Script("complete", "allow-oom", ("settling", "completing", "adding"))
-COMPLETE_AND_ADD: Final = Script("complete", parts=COMPLETE.parts)
-RELEASE: Final = Script("release", "allow-oom", ("settling", "returning"))
-EXTEND: Final = Script("extend", "allow-oom", ("settling",))
-TIDY: Final = Script("tidy", "allow-oom", ("returning", "maintaining"))
+ADD: Final = Script("add")
+LEASE: Final = Script("lease", "allow-oom")
+COMPLETE: Final = Script("complete", "allow-oom")
+COMPLETE_AND_ADD: Final = Script("complete")
+RELEASE: Final = Script("release", "allow-oom")
+EXTEND: Final = Script("extend", "allow-oom")
+TIDY: Final = Script("tidy", "allow-oom")
 PAUSE: Final = Script("pause", "allow-oom")
 RESUME: Final = Script("resume", "allow-oom")
 DELETE: Final = Script("delete", "allow-oom")

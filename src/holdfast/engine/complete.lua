@@ -17,7 +17,7 @@ if #follow_ups > 0 and (#groups ~= 1 or groups[1].first ~= groups[1].last) then
   refuse('INVALID', 'follow-ups go with one job')
 end
 check_types()
-for _, set in ipairs({'delayed', 'failed', 'ended'}) do call('ZCARD', key[set]) end
+for _, set in ipairs({key.delayed, key.failed, key.ended}) do call('ZCARD', set) end
 call('HLEN', key.results)
 
 -- Whatever has a payload and has not ended, each id once.

@@ -5,8 +5,10 @@
 
 look()
 local counted = {}
-for i, set in ipairs({'ready', 'delayed', 'leased', 'parked', 'failed', 'ended'}) do
-  counted[i] = call('ZCARD', key[set])
+for i, set in ipairs({
+  key.ready, key.delayed, key.leased, key.parked, key.failed, key.ended,
+}) do
+  counted[i] = call('ZCARD', set)
 end
 counted[7] = this.paused and 1 or 0
 return counted

@@ -6,7 +6,7 @@
 local again = begin()
 if again then return again end
 
-local lapses_at = after_ms(whole(ARGV[4], 1, MAX.instant, 'lease_ms'))
+local lapses_at = after_ms(whole(ARGV[4], 1, MAX_INSTANT, 'lease_ms'))
 local groups = read_settles(5)
 local ids, _, flags = held(groups, true)
 if #ids > 0 then

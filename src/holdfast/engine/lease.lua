@@ -18,13 +18,24 @@ local function facts_beside(ids)
   return facts
 end
 
+-- Asked again: the same leases, as far as they still are the caller's.
+local function answer_again(ids, completed, wait_ms)
+  local mine = {}
+  for _, id in ipairs(ids) do
+    local hold = call('ZSCORE', key.leased, id) and call('HGET', key.holds, id)
+    if hold and string.find(hold, token .. ' ', 1, true) == 1 then mine[#mine + 1] = id end
+  end
+  local payloads = #mine > 0 and call('HMGET', key.jobs, unpack(mine)) or {}
+  this.has_facts = true
+  return {mine, payloads, facts_beside(mine), completed, wait_ms}
+end
+
 -- Leave those that fit into one reply; the others go back to where they were.
 local function fit(ids, ranks)
-  if #ids * this.largest <= MAX.bytes then return end
   local bytes, ready = 0, {}
   for i = 1, #ids do
     bytes = bytes + call('HSTRLEN', key.jobs, ids[i])
-    if i > 1 and bytes > MAX.bytes then
+    if i > 1 and bytes > MAX_BYTES then
       ready[#ready + 1] = ranks[i]
       ready[#ready + 1] = ids[i]
       ids[i] = nil
@@ -33,45 +44,59 @@ local function fit(ids, ranks)
   if #ready > 0 then call('ZADD', key.ready, unpack(ready)) end
 end
 
+-- An id without a payload is not a job: it is dropped where we meet it, and does not hide
+-- the jobs behind it. Returns how many.
+local function drop_ghosts(ids, ranks, payloads)
+  local ghosts = 0
+  for i = #ids, 1, -1 do
+    if not payloads[i] then
+      call('HDEL', key.holds, ids[i])
+      call('HDEL', key.facts, ids[i])
+      table.remove(ids, i)
+      table.remove(ranks, i)
+      table.remove(payloads, i)
+      ghosts = ghosts + 1
+    end
+  end
+  return ghosts
+end
+
 -- Take the best of `ready`: ids, ranks, payloads.
 local function take(wanted)
-  local ids, ranks, payloads
   local ghosts = 0
-  repeat
-    ids, ranks, payloads = {}, {}, {}
+  while true do
     local found = call('ZPOPMIN', key.ready, wanted)
-    for i = 1, #found, 2 do
-      ids[#ids + 1], ranks[#ranks + 1] = found[i], found[i + 1]
-    end
-    if #ids == 0 then break end
-    fit(ids, ranks)
-    payloads = call('HMGET', key.jobs, unpack(ids))
-    -- An id without a payload is not a job: it is dropped where we meet it, and does not
-    -- hide the jobs behind it.
-    for i = #ids, 1, -1 do
-      if not payloads[i] then
-        call('HDEL', key.holds, ids[i])
-        call('HDEL', key.facts, ids[i])
-        table.remove(ids, i)
-        table.remove(ranks, i)
-        table.remove(payloads, i)
-        ghosts = ghosts + 1
-      end
-    end
-  until #ids > 0 or ghosts >= MAX.jobs
-  return ids, ranks, payloads
+    local ids, ranks = {}, {}
+    for i = 1, #found / 2 do ids[i], ranks[i] = found[2 * i - 1], found[2 * i] end
+    if #ids == 0 then return ids, ranks, {} end
+    if #ids * this.largest > MAX_BYTES then fit(ids, ranks) end
+    local payloads, sound = call('HMGET', key.jobs, unpack(ids)), true
+    for i = 1, #ids do sound = sound and payloads[i] end
+    if not sound then ghosts = ghosts + drop_ghosts(ids, ranks, payloads) end
+    if #ids > 0 or ghosts >= MAX_JOBS then return ids, ranks, payloads end
+  end
 end
 
 local function grant(ids, ranks, lease_ms)
-  local leased, holds, lapses_at = {}, {}, after_ms(lease_ms)
-  local hold = token .. ' ' .. this.at .. ' '
-  for i = 1, #ids do
+  local n, lapses_at, hold = #ids, after_ms(lease_ms), token .. ' ' .. this.at .. ' '
+  local leased, holds = {}, {}
+  for i = 1, n do
     local id = ids[i]
     leased[2 * i - 1], leased[2 * i] = lapses_at, id
     holds[2 * i - 1], holds[2 * i] = id, hold .. ranks[i]
   end
-  call('ZADD', key.leased, unpack(leased))
-  call('HSET', key.holds, unpack(holds))
+  if n > 16 then
+    -- The server keeps a small set as a list, and searches it from end to end. A member
+    -- longer than 64 bytes (and than any id) turns it into a table, which it then stays.
+    local long = string.rep('-', MAX_NAME + 1)
+    call('ZADD', key.leased, 0, long, unpack(leased))
+    call('ZREM', key.leased, long)
+    call('HSET', key.holds, long, '', unpack(holds))
+    call('HDEL', key.holds, long)
+  else
+    call('ZADD', key.leased, unpack(leased))
+    call('HSET', key.holds, unpack(holds))
+  end
   tell('leased', ids)
 end
 
@@ -87,22 +112,10 @@ local function worth_asking_in()
 end
 
 local again = begin()
-if again then
-  -- Asked again: the same leases, as far as they still are the caller's.
-  local ids, completed, wait_ms = unpack(again)
-  local mine = {}
-  for _, id in ipairs(ids) do
-    local hold = call('ZSCORE', key.leased, id) and call('HGET', key.holds, id)
-    if hold and string.find(hold, token .. ' ', 1, true) == 1 then mine[#mine + 1] = id end
-  end
-  local payloads = #mine > 0 and call('HMGET', key.jobs, unpack(mine)) or {}
-  this.has_facts = true
-  return {mine, payloads, facts_beside(mine), completed, wait_ms}
-end
+if again then return answer_again(unpack(again)) end
 
-local lease_ms = whole(ARGV[5], 1, MAX.instant, 'lease_ms')
-local wanted = whole(ARGV[6], 1, MAX.jobs, 'count')
-local to_the_back = ARGV[7] == '1'
+local lease_ms = whole(ARGV[5], 1, MAX_INSTANT, 'lease_ms')
+local wanted = whole(ARGV[6], 1, MAX_JOBS, 'count')
 local groups, at = read_settles(8)
 local results = read_results(at)
 local done, _, completed, numbers = held(groups)
@@ -111,7 +124,7 @@ check_types()
 if next(results) then call('HLEN', key.results) end
 
 complete(done, numbers, results)
-maintain(found, to_the_back)
+if found then maintain(found, ARGV[7] == '1') end
 
 local ids, payloads, wait_ms = {}, {}, 1000
 if not this.paused then

@@ -6,6 +6,6 @@
 local again = begin()
 if again then return again end
 
-this.meta.paused = this.now
+note('paused', this.now)
 this.events[1] = {'paused', 0, {}}
 return finish({1})

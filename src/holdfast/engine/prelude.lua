@@ -1,9 +1,9 @@
--- What every transition shares: the names of the keys, the clock, the caller's last
--- answer, and the few functions that move a job from one set to another.
+-- What every transition shares: the clock, the caller's last answer, refusals, and what is
+-- known about a job.
 --
--- A script is a header line, this file, the parts that it needs and one <transition>.lua,
--- sent as one text.
--- A changing transition reads:
+-- A script is a header line, the functions that it reaches of this file and of shared/, and
+-- one <transition>.lua, sent as one text (script.py). `key.<name>` and words in capitals
+-- are filled in there. A changing transition reads:
 --
 --     local again = begin()              -- clock, layout, "have I answered this?"
 --     if again then return again end
@@ -14,40 +14,11 @@
 -- write, and no command that can fail follows one. A command fails on a key of another
 -- type, so each key is read once before the first write.
 --
--- All this is made anew for every call: a function that is not needed costs nevertheless.
--- So what only some transitions need stands in parts/ (calls.py says who needs what), and
--- few locals are captured (hence key, MAX, this).
+-- All this is made anew for every call: a table that grows, or a function inside a loop,
+-- costs more than most commands.
 
 local call = redis.call
-
-local K = KEYS
-local key = {
-  ready = K[1], delayed = K[2], leased = K[3], holds = K[4], parked = K[5], turns = K[6],
-  failed = K[7], ended = K[8], jobs = K[9], facts = K[10], next = K[11], results = K[12],
-  requests = K[13], workers = K[14], calls = K[15], meta = K[16], wake = K[17], staged = K[18],
-  staging = K[19], claims = K[20], ledger = K[21], events = K[22],
-}
-
-local MAX = {
-  jobs = 1000,                -- in one call
-  bytes = 8 * 1024 * 1024,    -- in one call
-  name = 512,                 -- bytes of a name, id or token
-  lapses = 3,                 -- unless the job says otherwise
-  priority = 99,
-  instant = 2 ^ 53 - 1,       -- the latest; as a duration: for ever
-}
-
--- What is known of this call. The fields of `meta` are written with the answer.
-local this = {
-  now = 0, at = '', layout = false, seen = false, grace = 0, before = false, paused = false,
-  largest = 0, caller = '', number = 0, new_caller = false, has_facts = false, asleep = false,
-  grantable = false, meta = {}, events = {},
-}
-
-local LAYOUT = 1              -- of the keys and what is in them
-local SILENCE_MS = 5000       -- nobody called for longer: holders get as long again
-local CALLER_MS = 600000      -- a caller silent for longer is forgotten
-local STEP = 2 ^ 46           -- ranks of one priority
+local this  -- what is known of this call, see look()
 
 -- ---------------------------------------------------------------- refusals
 
@@ -64,7 +35,7 @@ local function whole(text, least, most, what)
 end
 
 local function name(text, what)
-  if not text or #text < 1 or #text > MAX.name then refuse('INVALID', what) end
+  if not text or #text < 1 or #text > MAX_NAME then refuse('INVALID', what) end
   return text
 end
 
@@ -82,49 +53,62 @@ end
 -- ------------------------------------------------------------ begin and end
 
 local function look()
+  local now
   if ARGV[1] == '' then
     local time = call('TIME')
-    this.now = time[1] * 1000 + math.floor(time[2] / 1000)
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
   else
-    this.now = whole(ARGV[1], 0, MAX.instant, 'time')
+    now = whole(ARGV[1], 0, MAX_INSTANT, 'time')
   end
-  local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'paused', 'largest', 'sequence',
-    'before')
-  this.layout, this.seen = tonumber(found[1]), tonumber(found[2])
-  this.grace = tonumber(found[3]) or 0
-  if this.layout and this.layout > LAYOUT then refuse('LAYOUT', tostring(this.layout)) end
-  if found[6] and not string.find(found[6], '^%d+$') then refuse('BROKEN', 'sequence') end
-  this.paused, this.largest, this.before = found[4], tonumber(found[5]) or 0, tonumber(found[7])
+  local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'before', 'paused', 'largest',
+    'sequence')
+  local layout, sequence = tonumber(found[1]), found[7]
+  if layout and layout > OUR_LAYOUT then refuse('LAYOUT', tostring(layout)) end
+  if sequence and not string.find(sequence, '^%d+$') then refuse('BROKEN', 'sequence') end
+  this = {
+    now = now, at = '', seen = tonumber(found[2]), grace = tonumber(found[3]) or 0,
+    before = tonumber(found[4]), paused = found[5], largest = tonumber(found[6]) or 0,
+    new_caller = false, has_facts = false, asleep = false, grantable = false,
+    meta = layout and {} or {'layout', OUR_LAYOUT}, events = {},
+  }
+end
+
+-- Write a field of `meta`, together with the answer.
+local function note(field, value)
+  local meta = this.meta
+  meta[#meta + 1], meta[#meta + 2] = field, value
 end
 
 -- Returns the answer given before when this very call was made before.
 local function begin()
   look()
   local now, seen = this.now, this.seen
+  local caller, number = name(ARGV[2], 'caller'), whole(ARGV[3], 1, MAX_INSTANT, 'number')
   this.at = string.format('%d', now)  -- not `..`, which loses digits
-  this.caller, this.number = name(ARGV[2], 'caller'), whole(ARGV[3], 1, MAX.instant, 'number')
-  if not this.layout then this.meta.layout = LAYOUT end
   -- A clock that was set back must not stop reclaim until it is there again.
   if this.grace > now + SILENCE_MS then this.grace = 0 end
   -- Silence of everybody is not a lapse: let the living extend before we reclaim.
   if seen and now - seen > SILENCE_MS then
     this.grace, this.before = now + SILENCE_MS, seen
-    this.meta.grace, this.meta.before = this.grace, seen
+    note('grace', this.grace)
+    note('before', seen)
   end
   -- Written once a second at most, so silence is known to the second.
-  if not seen or now - seen >= 1000 or now < seen then this.meta.seen = now end
+  local a_second_later = not seen or now - seen >= 1000 or now < seen
+  if a_second_later then note('seen', now) end
 
-  local last = call('HGET', key.calls, this.caller)
-  this.new_caller = not last
+  local last = call('HGET', key.calls, caller)
   if last then
-    local number, start = string.match(last, '^(%d+) %d+ ()')
-    number = tonumber(number or 0)
-    if number > this.number then refuse('STALE', 'a later call of this caller was answered') end
-    if number == this.number then return cmsgpack.unpack(string.sub(last, start)) end
+    local answered, start = string.match(last, '^(%d+) %d+ ()')
+    answered = tonumber(answered or 0)
+    if answered > number then refuse('STALE', 'a later call of this caller was answered') end
+    if answered == number then return cmsgpack.unpack(string.sub(last, start)) end
+  else
+    this.new_caller = true
   end
   -- A command that the user's ACL denies would fail between two writes. Asked for a new
   -- caller and once a second, as it is slow.
-  if this.new_caller or this.meta.seen then
+  if not last or a_second_later then
     for _, command in ipairs({
       {'ZADD', key.ready, 0, ''}, {'ZREM', key.ready, ''}, {'ZRANGE', key.ready, 0, 0},
       {'ZCARD', key.ready}, {'ZSCORE', key.ready, ''}, {'ZPOPMIN', key.ready},
@@ -139,29 +123,23 @@ local function begin()
   end
 end
 
+-- Callers are forgotten by those who come after: a new one, and an old one now and then,
+-- looks at four, so the living outnumber the forgotten however short they live.
+local function forget_callers()
+  -- Right after a silence it may be the clock that jumped, and not they who were silent.
+  local known_until = this.now < this.grace and this.before or this.now
+  for _, other in ipairs(call('HRANDFIELD', key.calls, 4)) do
+    local seen = string.match(call('HGET', key.calls, other), '^%d+ (%d+) ')
+    if known_until - (seen or 0) > CALLER_MS then call('HDEL', key.calls, other) end
+  end
+end
+
 -- Remember the answer, wake a sleeper, tell whoever listens. `reply` is what goes out
 -- when it is more than is remembered.
 local function finish(answer, reply)
-  local now, number = this.now, this.number
-  call('HSET', key.calls, this.caller, ARGV[3] .. ' ' .. this.at .. ' ' .. cmsgpack.pack(answer))
-  if next(this.meta) then
-    local fields = {}
-    for field, value in pairs(this.meta) do
-      fields[#fields + 1] = field
-      fields[#fields + 1] = value
-    end
-    call('HSET', key.meta, unpack(fields))
-  end
-  -- Callers are forgotten by those who come after: a new one, and an old one now and then,
-  -- looks at four, so the living outnumber the forgotten however short they live.
-  if this.new_caller or number % 16 == 0 then
-    -- Right after a silence it may be the clock that jumped, and not they who were silent.
-    local known_until = now < this.grace and this.before or now
-    for _, other in ipairs(call('HRANDFIELD', key.calls, 4)) do
-      local seen = string.match(call('HGET', key.calls, other), '^%d+ (%d+) ')
-      if known_until - (seen or 0) > CALLER_MS then call('HDEL', key.calls, other) end
-    end
-  end
+  call('HSET', key.calls, ARGV[2], ARGV[3] .. ' ' .. this.at .. ' ' .. cmsgpack.pack(answer))
+  if #this.meta > 0 then call('HSET', key.meta, unpack(this.meta)) end
+  if this.new_caller or ARGV[3] % 16 == 0 then forget_callers() end
   if this.grantable and this.asleep and not this.paused then call('LPUSH', key.wake, '1') end
   if #this.events > 0 then redis.pcall('PUBLISH', key.events, cmsgpack.pack(this.events)) end
   return reply or answer
@@ -170,19 +148,20 @@ end
 -- Count what happened and put it into the one event of this call. What was added is not
 -- counted: it is what is left of `sequence` without `promoted` and `requeued`.
 local function tell(kind, ids)
-  if #ids == 0 then return end
-  if kind ~= 'added' then redis.pcall('HINCRBY', key.meta, kind, #ids) end
-  this.events[#this.events + 1] = {kind, #ids, #ids <= 100 and ids or {}}
+  local n = #ids
+  if n == 0 then return end
+  if kind ~= 'added' then redis.pcall('HINCRBY', key.meta, kind, n) end
+  this.events[#this.events + 1] = {kind, n, n <= 100 and ids or {}}
 end
 
 -- ------------------------------------------------------------------- values
 
 local function rank_of(priority, sequence)
-  return (MAX.priority - priority) * STEP + sequence
+  return (MAX_PRIORITY - priority) * RANKS + sequence
 end
 
 -- The number before the first of n new sequence numbers.
-local function sequence(n)
+local function take_numbers(n)
   return call('HINCRBY', key.meta, 'sequence', n) - n
 end
 
@@ -205,8 +184,8 @@ local function read_facts(packed)
   for fact, value in pairs(facts) do
     local kind = type(value)
     if kind ~= (kinds[fact] or kind)
-      or kind == 'number' and not (value >= -1 and value <= MAX.instant and value % 1 == 0)
-      or fact == 'priority' and not (value >= 0 and value <= MAX.priority) then
+      or kind == 'number' and not (value >= -1 and value <= MAX_INSTANT and value % 1 == 0)
+      or fact == 'priority' and not (value >= 0 and value <= MAX_PRIORITY) then
       facts[fact] = nil
       sound = false
     end
@@ -228,5 +207,5 @@ local function set_facts(id, facts)
 end
 
 local function after_ms(duration)
-  return math.min(this.now + duration, MAX.instant)
+  return math.min(this.now + duration, MAX_INSTANT)
 end

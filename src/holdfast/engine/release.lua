@@ -9,7 +9,7 @@
 local again = begin()
 if again then return again end
 
-local after = ARGV[4] ~= '' and whole(ARGV[4], 0, MAX.instant, 'after') or 0
+local after = ARGV[4] ~= '' and whole(ARGV[4], 0, MAX_INSTANT, 'after') or 0
 local to_the_back = ARGV[5] == '1'
 local groups = read_settles(7)
 check_types()

@@ -1,7 +1,7 @@
 -- tidy: promote, reclaim and prune now, without leasing anything
 --
 -- ARGV   time, caller, number, to_the_back, force
--- reply  promoted, reclaimed, pruned: each at most MAX.jobs, so ask until none is
+-- reply  promoted, reclaimed, pruned: each at most MAX_JOBS, so ask until none is
 --
 -- With force what lapsed is reclaimed even after a silence of everybody.
 

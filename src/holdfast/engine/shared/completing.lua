@@ -3,14 +3,14 @@
 -- Results stand in ARGV as: n, then n times the number of the settle, result.
 local function read_results(at)
   local results, bytes = {}, 0
-  local n = whole(ARGV[at], 0, MAX.jobs, 'results')
+  local n = whole(ARGV[at], 0, MAX_JOBS, 'results')
   for i = at + 1, at + 2 * n, 2 do
     local result = ARGV[i + 1]
     if not result then refuse('INVALID', 'results') end
-    results[whole(ARGV[i], 1, MAX.jobs, 'results')] = result
+    results[whole(ARGV[i], 1, MAX_JOBS, 'results')] = result
     bytes = bytes + #result
   end
-  if bytes > MAX.bytes then refuse('INVALID', 'too much for one call') end
+  if bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
   return results, at + 1 + 2 * n
 end
 

@@ -4,7 +4,6 @@
 
 -- What a job says about itself, as the client packs it (see read_facts).
 local function read_options(packed)
-  if packed == '' then return nil end
   local options, sound = read_facts(packed)
   local least = {
     handler = 1, keep = 0, max_failures = -1, max_lapses = -1, timeout_ms = 0,
@@ -13,7 +12,7 @@ local function read_options(packed)
   for option, value in pairs(options) do
     if not least[option]
       or type(value) == 'number' and value < least[option]
-      or type(value) == 'string' and (#value < 1 or #value > MAX.name) then
+      or type(value) == 'string' and (#value < 1 or #value > MAX_NAME) then
       sound = false
     end
   end
@@ -21,50 +20,50 @@ local function read_options(packed)
   return options
 end
 
--- '' is now, '+ms' from now, 'ms' at that time. Returns nil for what is due already.
+-- '+ms' from now, 'ms' at that time. Returns nil for what is due already.
 local function read_due(text)
-  local sign, digits = string.match(text or '', '^(%+?)(.*)$')
-  if digits == '' then return nil end
-  local at = whole(digits, 0, MAX.instant, 'due')
+  local sign, digits = string.match(text, '^(%+?)(.*)$')
+  local at = whole(digits, 0, MAX_INSTANT, 'due')
   if sign == '+' then at = after_ms(at) end
   return at > this.now and at or nil
 end
 
 -- Jobs stand in ARGV, from `at` to the end, in groups that share all but id and payload:
---     fresh, priority, due, options, n, then n times id, payload
+--     fresh, priority, due ('' = now), options ('' = none), n, then n times id, payload
 -- fresh '1': the client made the ids, so they need no look-up. Unless we do not know the
 -- caller: then this may be a call of long ago whose answer is forgotten.
 local function read_jobs(at)
   local groups, total, bytes = {}, 0, 0
   while ARGV[at] do
-    local made = ARGV[at] == '1'
-    local group = {made = made, fresh = made and not this.new_caller, first = at + 5}
-    group.priority = whole(ARGV[at + 1], 0, MAX.priority, 'priority')
-    group.due = read_due(ARGV[at + 2])
-    local options = read_options(ARGV[at + 3] or '')
-    if group.due and group.priority ~= 50 then
+    local priority = whole(ARGV[at + 1], 0, MAX_PRIORITY, 'priority')
+    local due, options, made = ARGV[at + 2], ARGV[at + 3], ARGV[at] == '1'
+    local n = whole(ARGV[at + 4], 1, MAX_JOBS, 'count')
+    local first, last = at + 5, at + 4 + 2 * n
+    if not ARGV[last] then refuse('INVALID', 'count') end
+    due = due ~= '' and read_due(due) or nil
+    options = options ~= '' and read_options(options) or nil
+    if due and priority ~= 50 then
       -- While it is delayed its score is the time, so the priority waits in the facts.
       options = options or {}
-      options.priority = group.priority
+      options.priority = priority
     end
-    group.facts = options and cmsgpack.pack(options)
-    local n = whole(ARGV[at + 4], 1, MAX.jobs, 'count')
-    group.last = at + 4 + 2 * n
-    if not ARGV[group.last] then refuse('INVALID', 'count') end
-    for i = group.first, group.last, 2 do
+    for i = first, last, 2 do
       local size = #ARGV[i + 1]
       name(ARGV[i], 'id')
       bytes = bytes + size
       if size > this.largest then
         this.largest = size
-        this.meta.largest = size
+        note('largest', size)
       end
     end
-    groups[#groups + 1] = group
-    total = total + n
-    at = group.last + 1
+    groups[#groups + 1] = {
+      made = made, fresh = made and not this.new_caller, first = first, last = last,
+      priority = priority, due = due, facts = options and cmsgpack.pack(options),
+      ids = false, pairs = false,
+    }
+    total, at = total + n, last + 1
   end
-  if total > MAX.jobs or bytes > MAX.bytes then refuse('INVALID', 'too much for one call') end
+  if total > MAX_JOBS or bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
   return groups
 end
 
@@ -79,9 +78,11 @@ end
 
 -- The letter of the set that has an id: the receipt of an add that added nothing.
 local function state_of(id)
-  local sets = {r = 'ready', l = 'leased', d = 'delayed', f = 'failed', e = 'ended'}
+  local sets = {
+    r = key.ready, l = key.leased, d = key.delayed, f = key.failed, e = key.ended,
+  }
   for letter, set in pairs(sets) do
-    if call('ZSCORE', key[set], id) then return letter end
+    if call('ZSCORE', set, id) then return letter end
   end
   return 'p'
 end
@@ -90,40 +91,41 @@ end
 -- the set that already has its id. Reads every key that create will write, but for `jobs`:
 -- that is written first, so it may fail.
 local function choose(groups)
-  local flags, taken = {}, {}
+  local flags, taken = '', {}
   this.asleep = call('LLEN', key.wake) == 0
   for _, group in ipairs(groups) do
     call('ZCARD', group.due and key.delayed or key.ready)
     if group.facts or not group.fresh then call('HLEN', key.facts) end
-    if not group.fresh then call('HLEN', key.results) end
-    local n = (group.last - group.first + 1) / 2
     if group.fresh then
-      flags[#flags + 1] = string.rep('1', n)
+      flags = flags .. string.rep('1', (group.last - group.first + 1) / 2)
     else
-      group.ids, group.pairs = {}, {}
+      call('HLEN', key.results)
+      local ids, pairs_, letters = {}, {}, {}
       for i = group.first, group.last, 2 do
         local id = ARGV[i]
         if not taken[id] and is_free(id, group.made) then
           taken[id] = group.due and 'd' or 'r'
-          group.ids[#group.ids + 1] = id
-          group.pairs[#group.pairs + 1] = id
-          group.pairs[#group.pairs + 1] = ARGV[i + 1]
-          flags[#flags + 1] = '1'
+          ids[#ids + 1] = id
+          pairs_[#pairs_ + 1] = id
+          pairs_[#pairs_ + 1] = ARGV[i + 1]
+          letters[#letters + 1] = '1'
         else
           -- An id that the client made is taken only by this very job.
-          flags[#flags + 1] = group.made and '1' or taken[id] or state_of(id)
+          letters[#letters + 1] = group.made and '1' or taken[id] or state_of(id)
         end
       end
+      group.ids, group.pairs = ids, pairs_
+      flags = flags .. table.concat(letters)
     end
   end
-  return table.concat(flags)
+  return flags
 end
 
 -- nothing -> ready | delayed
 local function create(groups)
   local all = {}
   for _, group in ipairs(groups) do
-    local ids = group.ids
+    local ids, due, facts = group.ids, group.due, group.facts
     if group.fresh then
       ids = {}
       for i = group.first, group.last, 2 do ids[#ids + 1] = ARGV[i] end
@@ -134,17 +136,20 @@ local function create(groups)
       call('HDEL', key.results, unpack(ids))
       call('HDEL', key.facts, unpack(ids))
     end
-    if #ids > 0 then
-      local scored, facts, first = {}, {}, sequence(#ids)
-      for i, id in ipairs(ids) do
-        scored[2 * i - 1] = group.due or rank_of(group.priority, first + i)
-        scored[2 * i] = id
-        if group.facts then facts[2 * i - 1], facts[2 * i] = id, group.facts end
-        all[#all + 1] = id
+    local n = #ids
+    if n > 0 then
+      local rank, scored = rank_of(group.priority, take_numbers(n)), {}
+      for i = 1, n do
+        scored[2 * i - 1], scored[2 * i] = due or rank + i, ids[i]
+        all[#all + 1] = ids[i]
       end
-      call('ZADD', group.due and key.delayed or key.ready, unpack(scored))
-      if group.facts then call('HSET', key.facts, unpack(facts)) end
-      this.grantable = this.grantable or not group.due or group.due - this.now < 1000
+      call('ZADD', due and key.delayed or key.ready, unpack(scored))
+      if facts then
+        local packed = {}
+        for i = 1, n do packed[2 * i - 1], packed[2 * i] = ids[i], facts end
+        call('HSET', key.facts, unpack(packed))
+      end
+      this.grantable = this.grantable or not due or due - this.now < 1000
     end
   end
   tell('added', all)

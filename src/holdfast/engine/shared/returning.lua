@@ -4,19 +4,19 @@
 -- removed it the job gets the rank of a new one: a broken hold must not stop the queue.
 local function rank_in(hold)
   local rank = tonumber(string.match(hold or '', '^%S+ %d+ (%d+)'))
-  if rank and rank < 100 * STEP then return rank end
+  if rank and rank < 100 * RANKS then return rank end
   redis.pcall('HINCRBY', key.meta, 'requeued', 1)
-  return rank_of(50, sequence(1) + 1)
+  return rank_of(50, take_numbers(1) + 1)
 end
 
 local function priority_in(hold)
-  return MAX.priority - math.floor(rank_in(hold) / STEP)
+  return MAX_PRIORITY - math.floor(rank_in(hold) / RANKS)
 end
 
 -- leased -> ready, at the rank it had or behind its equals.
 local function give_back(ids, holds, to_the_back)
   if #ids == 0 then return end
-  local ready, first = {}, to_the_back and sequence(#ids)
+  local ready, first = {}, to_the_back and take_numbers(#ids)
   for i, id in ipairs(ids) do
     local rank = rank_in(holds[i])
     if to_the_back then rank = rank_of(priority_in(holds[i]), first + i) end
@@ -33,7 +33,7 @@ local function count_lapse(ids, holds, reason)
   local again, again_holds, spent, failed = {}, {}, {}, {}
   for i, id in ipairs(ids) do
     local facts = facts_of(id)
-    local limit = facts.max_lapses or MAX.lapses
+    local limit = facts.max_lapses or DEFAULT_LAPSES
     facts.lapses = (facts.lapses or 0) + 1
     facts.error = reason
     if limit >= 0 and facts.lapses > limit then

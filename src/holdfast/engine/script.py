@@ -1,0 +1,111 @@
+"""A transition as the server knows it: one text, put together from the Lua files beside this one.
+
+The text is made anew for every call that the server runs, so whatever is in it costs, used or
+not. Hence a script carries only the shared functions that it reaches, and the names of
+keys and bounds are filled in here: `key.ready` becomes `KEYS[1]`, `MAX_JOBS` becomes `1000`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from holdfast.keys import MAX_NAME_BYTES, NAMES
+
+MAX_JOBS: Final = 1000
+"""The most jobs that one call moves."""
+
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""The most payload bytes that one call moves."""
+
+BOUNDS: Final = {
+    "MAX_JOBS": MAX_JOBS,
+    "MAX_BYTES": MAX_BYTES,
+    "MAX_NAME": MAX_NAME_BYTES,
+    "MAX_PRIORITY": 99,
+    "MAX_INSTANT": 2**53 - 1,  # the latest; as a duration: for ever
+    "DEFAULT_LAPSES": 3,
+    "RANKS": 2**46,  # of one priority
+    "OUR_LAYOUT": 1,  # of the keys and what is in them
+    "SILENCE_MS": 5_000,  # nobody called for longer: holders get as long again
+    "CALLER_MS": 600_000,  # a caller silent for longer is forgotten
+}
+"""The numbers that Lua files speak of by name."""
+
+SHARED: Final = (
+    "prelude",
+    "shared/settling",
+    "shared/completing",
+    "shared/returning",
+    "shared/maintaining",
+    "shared/adding",
+)
+"""The files of functions that transitions share, each after those that it needs."""
+
+_COMMENT: Final = re.compile(r" *--.*")
+_EMPTY: Final = re.compile(r"\n\n+")
+_STRING: Final = re.compile(r"'[^']*'")
+_FUNCTION: Final = re.compile(r"^local function (\w+)\b.*?^end\n", re.MULTILINE | re.DOTALL)
+_KEY: Final = re.compile(r"\bkey\.(\w+)")
+_BOUND: Final = re.compile(rf"\b({'|'.join(BOUNDS)})\b")
+
+
+@dataclass(frozen=True, eq=False)
+class Script:
+    """A transition: header, what it needs of the shared functions, body; named by its hash."""
+
+    name: str
+    flags: str = ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether calls carry a caller and a number, and are answered the same when repeated."""
+        return "no-writes" not in self.flags
+
+    @property
+    def text(self) -> bytes:
+        """The text that is loaded into the server."""
+        return _text(self.name, self.flags)
+
+    @property
+    def sha(self) -> bytes:
+        """The name that the server gives to this text."""
+        return hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+# Neither cached_property nor importlib.resources: a lock that a thread holds there while
+# another forks is held in the child for ever.
+@cache
+def _text(name: str, flags: str) -> bytes:
+    header = f"#!lua flags={flags}\n" if flags else "#!lua\n"
+    return (header + assemble(name)).encode()
+
+
+def assemble(name: str) -> str:
+    """Return a transition with the shared functions that it reaches."""
+    shared, body = "".join(map(read, SHARED)), read(name)
+    functions = functions_in(shared)
+    unseen, needed = [body], set[str]()
+    while unseen:
+        words = re.findall(r"\w+", _STRING.sub("", unseen.pop()))
+        found = functions.keys() & set(words) - needed
+        needed |= found
+        unseen += [functions[function] for function in found]
+    prelude = _FUNCTION.sub(lambda match: match[0] if match[1] in needed else "", shared)
+    text = _KEY.sub(lambda match: f"KEYS[{NAMES.index(match[1]) + 1}]", prelude + body)
+    return _BOUND.sub(lambda match: str(BOUNDS[match[1]]), text)
+
+
+def functions_in(text: str) -> dict[str, str]:
+    """Return the functions that stand at the outermost level of a text, by name."""
+    return {match[1]: match[0] for match in _FUNCTION.finditer(text)}
+
+
+def read(file: str) -> str:
+    """Return a Lua file without its comments."""
+    text = (Path(__file__).parent / f"{file}.lua").read_text(encoding="utf-8")
+    return _EMPTY.sub("\n", _COMMENT.sub("", text)).lstrip("\n")

@@ -1,0 +1,71 @@
+-- maintaining: promote what is due, reclaim what lapsed, forget old endings
+--
+-- `overdue` only reads, so it goes before the first write of a call; it also checks the
+-- types of what `maintain` will write.
+
+-- Returns which of delayed, leased and ended have something to move; nil for none.
+local function overdue(force)
+  local now = this.now
+  local found = {
+    delayed = call('ZCOUNT', key.delayed, '-inf', now) > 0,
+    leased = call('ZCOUNT', key.leased, '-inf', now) > 0,
+    ended = call('ZCOUNT', key.ended, '-inf', now) > 0,
+  }
+  if found.leased then call('ZCARD', key.failed) end
+  if found.ended then call('HLEN', key.results) end
+  found.leased = found.leased and (force or now >= this.grace)
+  return (found.delayed or found.leased or found.ended) and found
+end
+
+-- Promote, reclaim and prune, at most MAX_JOBS of each. Returns how many.
+local function maintain(found, to_the_back)
+  local function due(set)
+    return call('ZRANGE', set, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, MAX_JOBS)
+  end
+
+  -- delayed -> ready, in due order.
+  local function promote()
+    local ids = due(key.delayed)
+    local packed = call('HMGET', key.facts, unpack(ids))
+    local ready, first = {}, take_numbers(#ids)
+    for i, id in ipairs(ids) do
+      local facts = read_facts(packed[i])
+      ready[2 * i - 1], ready[2 * i] = rank_of(facts.priority or 50, first + i), id
+      if facts.priority then
+        facts.priority = nil
+        set_facts(id, facts)
+      end
+    end
+    call('ZREM', key.delayed, unpack(ids))
+    call('ZADD', key.ready, unpack(ready))
+    this.grantable = true
+    tell('promoted', ids)
+    return #ids
+  end
+
+  -- leased -> ready. The hold stays: until the job is given out again, its last holder may
+  -- still complete it.
+  local function reclaim()
+    local ids = due(key.leased)
+    if #ids == 0 then return 0 end
+    local holds = call('HMGET', key.holds, unpack(ids))
+    local again, again_holds = count_lapse(ids, holds, 'the lease lapsed')
+    give_back(again, again_holds, to_the_back)
+    tell('reclaimed', again)
+    return #ids
+  end
+
+  local function prune()
+    local ids = due(key.ended)
+    call('HDEL', key.results, unpack(ids))
+    call('HDEL', key.facts, unpack(ids))
+    call('HDEL', key.jobs, unpack(ids))
+    call('ZREM', key.ended, unpack(ids))
+    tell('pruned', ids)
+    return #ids
+  end
+
+  if not found then return 0, 0, 0 end
+  return found.delayed and promote() or 0, found.leased and reclaim() or 0,
+    found.ended and prune() or 0
+end
