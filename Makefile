@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types lua layers bench model faults lock clean
+.PHONY: help demo test kinds check lint types lua layers bench model faults lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -24,6 +25,11 @@ demo: $(READY)         ## producers and workers on the embedded server, one kill
 
 test: $(READY)         ## every test on a real server
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+	$(if $(ARGS),,@$(MAKE) --no-print-directory kinds)
+
+kinds: $(READY)        ## the engine tests as a limited user and on a cluster
+	$(KINDS) --server-kind=acl tests/engine $(ARGS)
+	$(KINDS) --server-kind=cluster tests/engine $(ARGS)
 
 check: lint types lua layers   ## format, lint, types, Lua, layering
 

@@ -11,22 +11,34 @@ import pytest
 import redis
 
 from holdfast import Queue, Server
-from support import TestServer
+from support import KINDS, Kind, TestServer
 
 _numbers = itertools.count()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    what = "; ".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items())
+    parser.addoption("--server-kind", choices=list(KINDS), default="plain", help=what)
+
+
 @pytest.fixture(scope="session")
-def test_server() -> Iterator[TestServer]:
+def server_kind(request: pytest.FixtureRequest) -> Kind:
+    """The kind of server that this run is given."""
+    kind: Kind = request.config.getoption("--server-kind")
+    return kind
+
+
+@pytest.fixture(scope="session")
+def test_server(server_kind: Kind) -> Iterator[TestServer]:
     with tempfile.TemporaryDirectory(prefix="hf") as directory:
-        server = TestServer(Path(directory))
+        server = TestServer(Path(directory), kind=server_kind)
         yield server
         server.stop()
 
 
 @pytest.fixture(scope="session")
 def server(test_server: TestServer) -> Iterator[Server]:
-    server = Server(test_server.url)
+    server = Server(test_server.queue_url)
     yield server
     server.close()
 

@@ -14,10 +14,11 @@ import redis
 
 from conftest import Clock
 from holdfast import Lease, NewJob, Queue, ServerRefused
-from holdfast.engine.calls import Call
+from holdfast.engine import calls
+from holdfast.engine.calls import Call, Failure
 from holdfast.engine.script import Script
 from holdfast.keys import NAMES, queue_keys
-from support import TestServer
+from support import Kind, TestServer, command_on
 
 T = TypeVar("T")
 
@@ -27,11 +28,6 @@ _READS = {
     b"list": ("LRANGE", 0, -1),
     b"string": ("GET",),
 }
-
-
-def command_on(client: redis.Redis, *command: Any) -> Any:
-    """Run any command. (Redis-py has no types for that.)"""
-    return client.execute_command(*command)  # type: ignore[no-untyped-call]
 
 
 class Behind:
@@ -121,10 +117,12 @@ def words(packed: bytes) -> list[bytes]:
 
 
 @contextmanager
-def own_server(*options: str, tcp: bool = False) -> Iterator[TestServer]:
+def own_server(
+    *options: str, tcp: bool = False, kind: Kind = "plain", binary: Path | None = None
+) -> Iterator[TestServer]:
     """Run a server that the test may stop, fill or lock."""
     with tempfile.TemporaryDirectory(prefix="hf") as directory:
-        server = TestServer(Path(directory), *options, tcp=tcp)
+        server = TestServer(Path(directory), *options, tcp=tcp, kind=kind, binary=binary)
         try:
             yield server
         finally:
@@ -141,17 +139,27 @@ def populate(queue: Queue, clock: Clock) -> Held:
     queue.add(b"x", id="old", result_for=3, keep=True)
     queue.add(b"x", id="kept", result_for=3600)
     queue.complete_many((lease, b"result") for lease in queue.lease_many(2, 60))
+    queue.add(b"x", id="handled", max_lapses=0, priority=60)
+    queue.release(take(queue), lapsed="crashed")
+    held = queue.lease_many(1, 3600, failed=True)
     queue.add(b"x", id="failed", max_lapses=0)
     queue.release(take(queue), lapsed="crashed")
     queue.add(b"x", id="lapsing")
     queue.add(b"x", id="poison", max_lapses=0, priority=80)
     queue.lease_many(2, 3)
     queue.add(b"x", id="done", result_for=3600)
-    queue.add(b"x", id="spent", max_lapses=0)
+    queue.add(b"x", id="spent", max_lapses=0, max_failures=0)
     queue.add(b"x", id="back", priority=70)
-    held = queue.lease_many(3, 3600)
+    queue.add(b"x", id="marked", result_for=3600)
+    queue.add(b"x", id="replaced", result_for=3600)
+    queue.add(b"x", id="overtaken", max_lapses=0, max_failures=0)
+    held += queue.lease_many(6, 3600)
+    queue.set_result("replaced", b"so far")
+    queue.add(b"y", id="replaced", on_conflict="update", delay=3)
+    queue.add(b"y", id="overtaken", on_conflict="update", handler="h")
+    queue.cancel("marked")
     queue.add(b"x", id="due", delay=3, priority=90)
-    queue.add(b"x", id="later", delay=3600)
+    queue.add(b"x", id="later", delay=3600, result_for=3600)
     queue.add(b"x", id="ready", handler="h")
     queue.add(b"x", id="last")
     clock.advance(3)
@@ -163,25 +171,54 @@ _NEW = (
     NewJob(b"x", priority=90, delay=0.5, handler="h"),
     NewJob(b"x", id="kept", handler="h"),
     NewJob(b"x", id="ready"),
+    NewJob(b"x", id="marked"),
 )
+_CHANGED = (
+    NewJob(b"z" * 100, id="new"),
+    NewJob(b"z", id="ready", delay=0.5, priority=90),
+    NewJob(b"z", id="later"),
+    NewJob(b"z", id="failed"),
+    NewJob(b"z", id="kept", handler="h"),
+    NewJob(b"z", id="lapsing", result_for=5),
+    NewJob(b"z", id="replaced", handler="h"),
+    NewJob(b"z", id="replaced"),
+)
+
+
+def _failures(held: Held) -> list[Failure]:
+    return [(lease.id, lease.token, 500, b"why") for lease in held.values()]
+
 
 CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     "add": lambda queue, held: queue.add_many(_NEW),
+    "update": lambda queue, held: queue.add_many(_CHANGED, on_conflict="update"),
     "lease": lambda queue, held: queue.lease_many(
-        3, 60, complete=[(held["done"], b"result"), held["spent"]]
+        3, 60, complete=[(held["done"], b"result"), *held.values()]
     ),
+    "lease_failed": lambda queue, held: queue.lease_many(3, 60, failed=True),
     "complete": lambda queue, held: queue.complete_many(
-        [(held["done"], b"result"), held["spent"], held["back"]]
+        [(held["done"], b"result"), *held.values()]
     ),
     "complete_by_force": lambda queue, held: queue.complete("failed", b"result", force=True),
     "complete_and_add": lambda queue, held: queue.complete(held["done"], b"result", add=_NEW),
+    "retry": lambda queue, held: queue._run(calls.retry(_failures(held))),
+    "fail": lambda queue, held: queue._run(calls.fail(_failures(held))),
     "release": lambda queue, held: queue.release_many(held.values()),
     "release_lapsed": lambda queue, held: queue.release_many(held.values(), lapsed="crashed"),
     "release_later": lambda queue, held: queue.release_many(
         held.values(), lapsed="crashed", after=0.5
     ),
     "extend": lambda queue, held: queue.extend_many(held.values(), 7200),
-    "tidy": lambda queue, held: queue.tidy(force=True),
+    "cancel": lambda queue, held: queue._run(
+        calls.cancel(["ready", "later", "failed", "done", "replaced", "nobody"])
+    ),
+    "cancel_matching": lambda queue, held: queue.cancel_matching(b"x"),
+    "revive": lambda queue, held: queue._run(calls.revive(["failed", "ready", "nobody"])),
+    "set_result": lambda queue, held: queue.set_result("done", b"result"),
+    "fail_worker": lambda queue, held: queue.fail_worker(held["done"]),
+    "register": lambda queue, held: queue.register(queues=["some"]),
+    "tidy": lambda queue, held: queue.tidy(force=True, failed_longer_than=0),
+    "repair": lambda queue, held: queue.repair(),
     "pause": lambda queue, held: queue.pause(),
     "resume": lambda queue, held: queue.resume(),
     "delete": lambda queue, held: queue.delete(),

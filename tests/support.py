@@ -1,20 +1,33 @@
-"""What tests share: a server of their own, and waiting for a condition."""
+"""What tests share: a server of their own, of one kind or another, and waiting for a condition."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import redis
 
 from holdfast.embedded import find_binary
 
 DEADLINE = 30.0
+SECURITY = Path(__file__).parents[1] / "SECURITY.md"
+
+Kind: TypeAlias = Literal["plain", "acl", "cluster"]
+KINDS: dict[Kind, str] = {
+    "plain": "a server by itself",
+    "acl": "queues connect as the user that SECURITY.md recommends, who may reach `q*`",
+    "cluster": "a cluster of one node, which has all slots",
+}
+"""The kinds of server that a run can be given with --server-kind."""
+
+SLOTS = 16384
 
 
 def wait_until(condition: Callable[[], object], what: str = "it") -> None:
@@ -29,25 +42,69 @@ def server_binary() -> Path:
     return Path(os.environ.get("HOLDFAST_TEST_SERVER") or find_binary())
 
 
+def documented_user(queues: str) -> list[str]:
+    """Return the user that SECURITY.md recommends as words of ACL SETUSER, for these queues."""
+    line = re.search(r"^ACL SETUSER (.*)$", SECURITY.read_text(), re.MULTILINE)
+    assert line
+    name, *rules = line[1].split()
+    assert {f"~hf:{{{name}}}:*", f"&hf:{{{name}}}:*", ">secret"} <= set(rules)
+    return [name, *(rule.replace(f"{{{name}}}", f"{{{queues}}}") for rule in rules)]
+
+
+def with_login(url: str, login: str) -> str:
+    return url.replace("//", f"//{login}@", 1)
+
+
 class TestServer:
-    """A server process of the tests' own, on a unix socket, or on a loopback port with tcp=True."""
+    """A server process of the tests' own, on a unix socket, or on a loopback port with tcp=True.
+
+    `url` is for a user who may do everything, `queue_url` is what this kind of server gives
+    to queues.
+    """
 
     __test__ = False
 
-    def __init__(self, directory: Path, *options: str, tcp: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *options: str,
+        tcp: bool = False,
+        kind: Kind = "plain",
+        binary: Path | None = None,
+    ) -> None:
         self.directory = directory
+        self._binary = binary or server_binary()
         self.port = _free_port() if tcp else 0
         self.socket = directory / "s"
         self.url = f"redis://127.0.0.1:{self.port}" if tcp else f"unix://{self.socket}"
+        self.queue_url = self.url
+        self._kind = kind
         self._options = options
+        if kind == "cluster":
+            # Without a cluster-port the bus would listen on the port and 10,000, or on 10,000.
+            self._options += ("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
+            self._options += ("--cluster-port", str(_free_port()))
         self.start()
 
     def start(self) -> None:
-        command = [str(server_binary()), "--port", str(self.port), "--bind", "127.0.0.1"]
-        command += ["--unixsocket", str(self.socket), "--dir", str(self.directory)]
-        command += ["--save", "", "--appendonly", "no", "--logfile", "log", *self._options]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        """Start, and wait until it answers."""
+        self.launch()
         wait_until(self._answers, "the server")
+        with self.client() as client:
+            if self._kind == "acl":
+                user = documented_user("q*")
+                command_on(client, "ACL", "SETUSER", *user)
+                self.queue_url = with_login(self.url, f"{user[0]}:secret")
+            elif self._kind == "cluster":
+                _give_all_slots(client)
+
+    def launch(self, *more: str) -> None:
+        """Start, with more options for this time, and wait for nothing."""
+        command = [str(self._binary), "--port", str(self.port), "--bind", "127.0.0.1"]
+        command += ["--unixsocket", str(self.socket), "--dir", str(self.directory)]
+        command += ["--save", "", "--appendonly", "no", "--logfile", "log", *self._options, *more]
+        # With Python's signals, what limits the size of a file is an error to it, and not its end.
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, restore_signals=False)
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, (self.directory / "log").read_text()[-2000:]
@@ -75,6 +132,27 @@ class TestServer:
         self.thaw()
         self.process.terminate()
         self.process.wait()
+
+
+def command_on(client: redis.Redis, *command: Any) -> Any:
+    """Run any command. (Redis-py has no types for that.)"""
+    return client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+def kill_connections(client: redis.Redis) -> None:
+    command_on(client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+
+def _give_all_slots(client: redis.Redis) -> None:
+    """Make a node a whole cluster; it remembers that when it is started again."""
+
+    def state() -> bytes:
+        told: bytes = command_on(client, "CLUSTER", "INFO")
+        return told
+
+    if b"cluster_slots_assigned:0" in state():
+        command_on(client, "CLUSTER", "ADDSLOTSRANGE", 0, SLOTS - 1)
+    wait_until(lambda: b"cluster_state:ok" in state(), "the cluster")
 
 
 def _free_port() -> int:

@@ -19,14 +19,19 @@ from holdfast.errors import (
 from holdfast.job import (
     Counts,
     Event,
+    Extended,
     Facts,
+    Job,
     JobOptions,
     Lease,
     Leases,
     NewJob,
+    Outcome,
     Problem,
     Receipt,
     Tidied,
+    Update,
+    WorkerInfo,
 )
 from holdfast.queue import Queue
 from holdfast.server import Server
@@ -37,9 +42,11 @@ __all__ = [
     "CodecError",
     "Counts",
     "Event",
+    "Extended",
     "Facts",
     "HoldfastError",
     "InvalidArgument",
+    "Job",
     "JobExists",
     "JobNotFound",
     "JobOptions",
@@ -47,6 +54,7 @@ __all__ = [
     "LeaseLost",
     "Leases",
     "NewJob",
+    "Outcome",
     "Problem",
     "Queue",
     "QueueFull",
@@ -57,5 +65,7 @@ __all__ = [
     "ServerUnavailable",
     "Tidied",
     "UnsupportedServer",
+    "Update",
+    "WorkerInfo",
     "WrongState",
 ]

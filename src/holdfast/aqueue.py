@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -12,20 +15,26 @@ from holdfast.asking import Asker, Done, Requeue
 from holdfast.engine import calls
 from holdfast.engine.calls import Call
 from holdfast.errors import HoldfastError
+from holdfast.explaining import explain
 from holdfast.flows import Flow
 from holdfast.job import (
     Counts,
     Duration,
     Event,
+    Extended,
     Instant,
+    Job,
     JobOptions,
     Lease,
     Leases,
     NewJob,
     OnConflict,
+    Outcome,
     Problem,
     Receipt,
+    State,
     Tidied,
+    WorkerInfo,
     read_events,
 )
 from holdfast.wire import Packer
@@ -34,6 +43,8 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 T = TypeVar("T")
+
+log = logging.getLogger("holdfast")
 
 
 class AsyncQueue:
@@ -62,6 +73,11 @@ class AsyncQueue:
         self._packer = Packer(name)
         self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
         self._clock = clock
+
+    @property
+    def holder(self) -> str:
+        """Who leases through this queue: the first half of every token."""
+        return self.server.incarnation.holder
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
@@ -98,9 +114,10 @@ class AsyncQueue:
     ) -> Receipt:
         """Add a job: bytes and str as they are, everything else as JSON.
 
-        When it returns, the job is stored. An id that is taken is left alone (`ignore`,
-        the receipt is false and says where that job stands) or raises `JobExists`.
-        For the options see `JobOptions`.
+        When it returns, the job is stored. A job that has the id already is left alone
+        (`ignore`, the receipt is false and says where it stands), or changed (`update`, or
+        an `Update` that says what), or `JobExists` is raised. What is changed while it runs
+        is applied when the run is over. For the options see `JobOptions`.
         """
         return await self._run(self._ask.add(data, id, delay, at, on_conflict, options))
 
@@ -120,9 +137,15 @@ class AsyncQueue:
 
     # ----------------------------------------------------------------- lease
 
-    async def lease(self, seconds: Duration, *, wait: Duration | None = None) -> Lease | None:
-        """Lease the best job for so many seconds; wait for one up to `wait` seconds."""
-        return await self._drive(self._ask.lease(seconds, wait))
+    async def lease(
+        self, seconds: Duration, *, wait: Duration | None = None, failed: bool = False
+    ) -> Lease | None:
+        """Lease the best job for so many seconds; wait for one up to `wait` seconds.
+
+        With `failed` it is a failed job, for its failure handler: complete it when the
+        failure is dealt with, retry to be asked again later.
+        """
+        return await self._drive(self._ask.lease(seconds, wait, failed))
 
     async def lease_many(
         self,
@@ -131,20 +154,24 @@ class AsyncQueue:
         *,
         wait: Duration | None = None,
         complete: Iterable[Done] = (),
+        failed: bool = False,
     ) -> Leases:
         """Lease up to `count` jobs (at most 1000, at most 8 MB), best first.
 
         In the same call it can complete what is done: leases, or pairs of lease and
         result; `.completed` of what it returns says which of them counted.
         """
-        return await self._drive(self._ask.lease_many(count, seconds, wait, complete))
+        return await self._drive(self._ask.lease_many(count, seconds, wait, complete, failed))
 
-    async def extend(self, lease: Lease, seconds: Duration) -> None:
-        """Hold a lease for so many seconds from now. Raises `LeaseLost` when it is over."""
-        await self._run(self._ask.extend(lease, seconds))
+    async def extend(self, lease: Lease, seconds: Duration) -> Extended:
+        """Hold a lease for so many seconds from now. Raises `LeaseLost` when it is over.
 
-    async def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> list[bool]:
-        """Hold leases for so many seconds from now; False for each that is lost."""
+        `Extended.CANCELLED` tells that somebody cancelled the job meanwhile.
+        """
+        return await self._run(self._ask.extend(lease, seconds))
+
+    async def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> list[Extended]:
+        """Hold leases for so many seconds from now; false for each that is lost."""
         return await self._drive(self._ask.extend_many(leases, seconds))
 
     # ---------------------------------------------------------------- settle
@@ -159,10 +186,9 @@ class AsyncQueue:
     ) -> bool:
         """End a job well. True for exactly one caller in the life of a job.
 
-        False when the job was given to another, failed or has ended: then nothing is
-        changed, and neither the result nor the follow-ups in `add` are kept. A result is
-        kept where the job says `result_for`. With `force` the id is enough, whoever
-        holds it.
+        False when the job was given to another, failed, was cancelled or has ended: then
+        neither the result nor the follow-ups in `add` are kept. A result is kept where the
+        job says `result_for`. With `force` the id is enough, whoever holds it.
         """
         return await self._run(self._ask.complete(lease, result, add, force))
 
@@ -170,8 +196,29 @@ class AsyncQueue:
         """End many jobs well: leases, or pairs of lease and result."""
         return await self._drive(self._ask.complete_many(done))
 
+    async def retry(
+        self, lease: Lease, *, error: str | BaseException, after: Duration | None = None
+    ) -> None:
+        """Count a failure and try again later: after a growing wait, or after just so many seconds.
+
+        The job is failed when `max_failures` is spent. Raises `LeaseLost` when the lease
+        is over.
+        """
+        await self._run(self._ask.retry(lease, error, after))
+
+    async def fail(self, lease: Lease, *, error: str | BaseException) -> None:
+        """Fail a job without another try. Raises `LeaseLost` when the lease is over.
+
+        It stays until somebody revives or cancels it, or its failure handler completes it.
+        """
+        await self._run(self._ask.fail(lease, error))
+
     async def release(
-        self, lease: Lease, *, after: Duration | None = None, lapsed: str | None = None
+        self,
+        lease: Lease,
+        *,
+        after: Duration | None = None,
+        lapsed: str | BaseException | None = None,
     ) -> None:
         """Give a job back at no cost, at once or after some seconds.
 
@@ -185,7 +232,7 @@ class AsyncQueue:
         leases: Iterable[Lease],
         *,
         after: Duration | None = None,
-        lapsed: str | None = None,
+        lapsed: str | BaseException | None = None,
     ) -> list[bool]:
         """Give many jobs back; False for each lease that was lost."""
         return await self._drive(self._ask.release_many(leases, after, lapsed))
@@ -195,6 +242,47 @@ class AsyncQueue:
     async def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
         return await self._run(calls.counts())
+
+    async def show(self, id: str) -> Job | None:
+        """Return a job as it stands, or None when no job has this id."""
+        shown = await self._run(self._ask.show(id))
+        return shown.job if shown else None
+
+    async def explain(self, id: str) -> str:
+        """Return why a job is not running, in words."""
+        return explain(await self._run(self._ask.show(id)))
+
+    async def data(self, id: str) -> bytes | None:
+        """Return the payload of a job; of one that has ended where it says `keep`."""
+        shown = await self._run(self._ask.show(id))
+        return shown.job.data if shown else None
+
+    async def peek(self, count: int = 1, *, state: State = "ready", first: int = 0) -> list[Job]:
+        """Return jobs of one state in its order, from the `first` on, without taking them."""
+        return await self._run(self._ask.peek(count, state, first))
+
+    async def failed(self, count: int = 100, *, first: int = 0) -> list[Job]:
+        """Return failed jobs: their payloads, errors and counts."""
+        return await self._run(self._ask.peek(count, "failed", first))
+
+    async def result(self, id: str, *, wait: Duration | None = None) -> Outcome | None:
+        """Return how a job ended, with its result; None when it has not, after `wait` seconds.
+
+        Raises `JobNotFound` when no job has this id: one that ended is remembered where it
+        says `result_for`.
+        """
+        asked, deadline = self._ask.outcome(id), time.monotonic() + self._ask.wait(wait)
+        outcome = await self._run(asked)
+        while outcome is None and (left := deadline - time.monotonic()) > 0:
+            # An event may be missed, so we ask once a second too.
+            async with self.events(idle=min(left, 1.0)) as events:
+                outcome = await self._run(asked)
+                asked_at = time.monotonic()
+                while outcome is None and (event := await anext(events, None)):
+                    if event.concerns(id) or time.monotonic() - asked_at > 1.0:
+                        outcome = await self._run(asked)
+                        asked_at = time.monotonic()
+        return outcome
 
     async def audit(self) -> list[Problem]:
         """Look for broken invariants; changes nothing. Empty when all is well."""
@@ -211,6 +299,30 @@ class AsyncQueue:
 
     # ---------------------------------------------------------------- manage
 
+    async def cancel(self, id: str, *, running: bool = True) -> bool:
+        """Let a job not run again; True when this call is the reason.
+
+        One that waits, or has failed, is gone. One that runs is marked: its holder is told
+        by an event and by `extend`, and however it is settled it ends as cancelled. With
+        `running=False` it is left alone, and only an update that waits for it is dropped.
+        """
+        return await self._run(self._ask.cancel(id, running))
+
+    async def cancel_matching(self, data: object, *, running: bool = True) -> int:
+        """Cancel every job that has this payload; return how many. Looks at 1000 per call."""
+        return await self._drive(self._ask.cancel_matching(data, running))
+
+    async def revive(self, id: str) -> bool:
+        """Let a failed job run again, as if it never had; False when it is not failed."""
+        return await self._run(self._ask.revive(id))
+
+    async def set_result(self, id: str, result: object) -> None:
+        """Store or replace the result of a job, from anywhere, also after it has ended.
+
+        Raises `JobNotFound`, or `WrongState` when the job keeps no result.
+        """
+        await self._run(self._ask.set_result(id, result))
+
     async def pause(self) -> None:
         """Grant no lease until `resume`; what is leased goes on."""
         await self._run(calls.pause())
@@ -219,13 +331,63 @@ class AsyncQueue:
         """Grant leases again."""
         await self._run(calls.resume())
 
-    async def tidy(self, *, force: bool = False) -> Tidied:
+    async def tidy(
+        self,
+        *,
+        force: bool = False,
+        held_longer_than: Duration | None = None,
+        failed_longer_than: Duration | None = None,
+    ) -> Tidied:
         """Promote what is due, reclaim what lapsed, forget old endings: now.
 
         Every lease does so by itself; this is for those who do not lease. With `force`
-        it also reclaims right after nobody called for a while.
+        it also reclaims right after nobody called for a while. It can also take back what
+        is held for longer than so many seconds, whatever its lease says, and drop failed
+        jobs that nobody wanted for longer, neither a person nor a failure handler.
         """
-        return await self._drive(self._ask.tidy(force))
+        return await self._drive(self._ask.tidy(force, held_longer_than, failed_longer_than))
+
+    @asynccontextmanager
+    async def keep_tidy(self, *, every: Duration = 30) -> AsyncIterator[None]:
+        """Tidy every so many seconds as long as the block lasts, whatever goes wrong meanwhile."""
+        seconds = self._ask.every(every)
+
+        async def keep() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await self.tidy()
+                except Exception:
+                    log.exception("%r: could not tidy; trying again", self)
+
+        keeper = asyncio.create_task(keep())
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+
+    async def repair(self) -> list[Problem]:
+        """Mend what `audit` finds broken, walking every id; return what was done.
+
+        Nothing that has a payload is dropped: a job that was in no set is ready again.
+        """
+        return await self._drive(flows.repair())
+
+    async def register(self, *, alive_for: Duration = 60, **about: object) -> None:
+        """Put this process into the directory of workers for so many seconds.
+
+        For people: leases lapse whether or not anybody registered.
+        """
+        await self._run(self._ask.register(self.holder, alive_for, about))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Return who registered, alive or not."""
+        return await self._run(calls.workers())
+
+    async def fail_worker(self, worker: WorkerInfo | Lease | str) -> int:
+        """Take back at once whatever a worker holds; return how many. Counts a lapse of each."""
+        return await self._drive(self._ask.fail_worker(worker))
 
     async def delete(self) -> None:
         """Remove the queue and everything in it."""

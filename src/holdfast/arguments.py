@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.errors import InvalidArgument
 from holdfast.keys import utf8_name
 
@@ -21,7 +23,6 @@ NEVER_MS: Final = 2**53 - 1
 
 DEFAULT_PRIORITY: Final = 50
 NO_LIMIT: Final = -1
-MAX_ERROR_BYTES: Final = 4096
 
 
 def shown(value: object) -> str:
@@ -94,8 +95,12 @@ def flag(name: str, value: object) -> bool:
 
 def reason(name: str, value: object) -> bytes:
     """Return why a run ended as it did: the bounded text that is kept with the job."""
+    if isinstance(value, BaseException):
+        value = "".join(traceback.format_exception_only(value)).strip()
     if not isinstance(value, str) or not value:
-        raise InvalidArgument(f"{name} must be a str that says why, not {shown(value)}")
+        raise InvalidArgument(
+            f"{name} must be an exception or a str that says why, not {shown(value)}"
+        )
     raw = value.encode(errors="backslashreplace")
     return raw[:MAX_ERROR_BYTES].decode(errors="ignore").encode()
 

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+import msgspec
 from msgspec import UNSET
 
 from holdfast import arguments, codec, flows
+from holdfast.backoff import retry_ms
+from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.engine import calls
 from holdfast.engine.calls import Call, Entry, Granted, Settle
+from holdfast.engine.replies import Shown
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
-from holdfast.errors import InvalidArgument, LeaseLost
+from holdfast.errors import InvalidArgument, JobNotFound, LeaseLost, WrongState
+from holdfast.explaining import outcome_of
 from holdfast.flows import Flow
 from holdfast.ids import new_id
-from holdfast.job import Duration, Instant, JobOptions, Lease, Leases, NewJob, Receipt, Tidied
+from holdfast.job import (
+    Duration,
+    Extended,
+    Instant,
+    Job,
+    JobOptions,
+    Lease,
+    Leases,
+    NewJob,
+    OnConflict,
+    Outcome,
+    Receipt,
+    State,
+    Tidied,
+    Update,
+    WorkerInfo,
+)
 from holdfast.keys import utf8_name
 
 T = TypeVar("T")
@@ -56,19 +79,18 @@ class Asker:
         id: str | None,
         delay: Duration | None,
         at: Instant | None,
-        on_conflict: str,
+        on_conflict: OnConflict,
         options: Mapping[str, Any],
     ) -> Call[Receipt]:
-        entry = self._entry(data, id, delay, at, options)
-        call = calls.add([entry], on_conflict=_on_conflict(on_conflict))
+        call = _adding(on_conflict)([self._entry(data, id, delay, at, options)])
         read = call.read
         return Call(call.script, call.args, lambda reply: read(reply)[0], ids=call.ids)
 
     def add_many(
-        self, jobs: Iterable[object], on_conflict: str, options: Mapping[str, Any]
+        self, jobs: Iterable[object], on_conflict: OnConflict, options: Mapping[str, Any]
     ) -> Flow[list[Receipt]]:
         arguments.several("jobs", jobs)
-        return flows.add_many(self._entries(jobs, options), _on_conflict(on_conflict))
+        return flows.add_many(self._entries(jobs, options), _adding(on_conflict))
 
     def _entries(self, jobs: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]:
         priority, packed = arguments.options({**self._defaults, **options})
@@ -103,22 +125,34 @@ class Asker:
     # ----------------------------------------------------------------- lease
 
     def lease_many(
-        self, count: int, seconds: Duration, wait: Duration | None, complete: Iterable[Done]
+        self,
+        count: int,
+        seconds: Duration,
+        wait: Duration | None,
+        complete: Iterable[Done],
+        failed: bool,
     ) -> Flow[Leases]:
         arguments.whole("count", count, 1, MAX_JOBS)
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
-        patience = 0.0 if wait is None else _seconds("wait", wait)
+        patience = self.wait(wait)
+        arguments.flag("failed", failed)
         done = _settles(complete)
 
         def ask(riding: Sequence[Settle], wait: float) -> Call[Granted]:
-            back = self._to_the_back
-            token = self._next_token()
-            return calls.lease(token, lease_ms, count, to_the_back=back, complete=riding, wait=wait)
+            return calls.lease(
+                self._next_token(),
+                lease_ms,
+                count,
+                to_the_back=self._to_the_back,
+                failed=failed,
+                complete=riding,
+                wait=wait,
+            )
 
         return flows.lease(ask, done, patience)
 
-    def lease(self, seconds: Duration, wait: Duration | None) -> Flow[Lease | None]:
-        leases = yield from self.lease_many(1, seconds, wait, ())
+    def lease(self, seconds: Duration, wait: Duration | None, failed: bool) -> Flow[Lease | None]:
+        leases = yield from self.lease_many(1, seconds, wait, (), failed)
         return leases[0] if leases else None
 
     # ---------------------------------------------------------------- settle
@@ -138,23 +172,23 @@ class Asker:
                 f"one call adds at most {MAX_JOBS} follow-ups and {MAX_BYTES} bytes: "
                 "add one job that adds the rest"
             )
-        call = calls.complete([settle], force=force, add=entries)
-        read = call.read
-        return Call(call.script, call.args, lambda reply: read(reply)[0])
+        return _only(calls.complete([settle], force=force, add=entries))
 
     def complete_many(self, done: Iterable[Done]) -> Flow[list[bool]]:
         return flows.settle_many(_settles(done), calls.complete)
 
-    def release(self, lease: Lease, after: Duration | None, lapsed: str | None) -> Call[None]:
+    def release(
+        self, lease: Lease, after: Duration | None, lapsed: str | BaseException | None
+    ) -> Call[bool]:
         return _or_lost(lease, self._release(after, lapsed)(calls.settles_of([_lease(lease)])))
 
     def release_many(
-        self, leases: Iterable[Lease], after: Duration | None, lapsed: str | None
+        self, leases: Iterable[Lease], after: Duration | None, lapsed: str | BaseException | None
     ) -> Flow[list[bool]]:
         return flows.settle_many(_settles(leases), self._release(after, lapsed))
 
     def _release(
-        self, after: Duration | None, lapsed: str | None
+        self, after: Duration | None, lapsed: str | BaseException | None
     ) -> Callable[[Sequence[Settle]], Call[list[bool]]]:
         after_ms = None if after is None else arguments.duration_ms("after", after)
         reason = b"" if lapsed is None else arguments.reason("lapsed", lapsed)
@@ -162,28 +196,161 @@ class Asker:
             settles, after_ms=after_ms, to_the_back=self._to_the_back, lapsed=reason
         )
 
-    def extend(self, lease: Lease, seconds: Duration) -> Call[None]:
+    def retry(self, lease: Lease, error: str | BaseException, after: Duration | None) -> Call[bool]:
+        held = _lease(lease)
+        wait = retry_ms(held.facts) if after is None else arguments.duration_ms("after", after)
+        why = arguments.reason("error", error)
+        return _or_lost(lease, calls.retry([(held.id, held.token, wait, why)]))
+
+    def fail(self, lease: Lease, error: str | BaseException) -> Call[bool]:
+        held = _lease(lease)
+        why = arguments.reason("error", error)
+        return _or_lost(lease, calls.fail([(held.id, held.token, 0, why)]))
+
+    def extend(self, lease: Lease, seconds: Duration) -> Call[Extended]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
         return _or_lost(lease, calls.extend(calls.settles_of([_lease(lease)]), lease_ms))
 
-    def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> Flow[list[bool]]:
+    def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> Flow[list[Extended]]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
         return flows.settle_many(_settles(leases), lambda settles: calls.extend(settles, lease_ms))
 
     def idle(self, seconds: Duration | None) -> float:
         return math.inf if seconds is None else _seconds("idle", seconds)
 
-    def tidy(self, force: bool) -> Flow[Tidied]:
+    def wait(self, seconds: Duration | None) -> float:
+        return 0.0 if seconds is None else _seconds("wait", seconds)
+
+    def every(self, seconds: Duration) -> float:
+        return arguments.duration_ms("every", seconds, least=1) / 1000
+
+    def tidy(
+        self, force: bool, held_longer_than: Duration | None, failed_longer_than: Duration | None
+    ) -> Flow[Tidied]:
         arguments.flag("force", force)
-        return flows.tidy(lambda: calls.tidy(to_the_back=self._to_the_back, force=force))
-
-
-def _on_conflict(value: str) -> str:
-    if value not in ("ignore", "raise"):
-        raise InvalidArgument(
-            f"on_conflict must be 'ignore' or 'raise', not {arguments.shown(value)}"
+        back = self._to_the_back
+        held = _age("held_longer_than", held_longer_than)
+        failed = _age("failed_longer_than", failed_longer_than)
+        take_back = None
+        if held is not None:
+            take_back = flows.recall(
+                lambda position: calls.recall(
+                    longer_than_ms=held, to_the_back=back, position=position
+                )
+            )
+        return flows.tidy(
+            lambda: calls.tidy(to_the_back=back, force=force, failed_for_ms=failed), take_back
         )
-    return value
+
+    # ------------------------------------------------------------------- jobs
+
+    def cancel(self, id: str, running: bool) -> Call[bool]:
+        utf8_name("id", id)
+        return _only(calls.cancel([id], running=arguments.flag("running", running)))
+
+    def cancel_matching(self, data: object, running: bool) -> Flow[int]:
+        return flows.cancel_matching(codec.encode(data), running=arguments.flag("running", running))
+
+    def revive(self, id: str) -> Call[bool]:
+        utf8_name("id", id)
+        return _only(calls.revive([id]))
+
+    def set_result(self, id: str, result: object) -> Call[None]:
+        utf8_name("id", id)
+        call = calls.set_result(id, codec.encode_result(result))
+        read = call.read
+
+        def read_stored(reply: Any) -> None:
+            stored = read(reply)
+            if stored == "0":
+                raise _not_found(id)
+            if stored == "n":
+                raise WrongState(f"{id}: the job keeps no result: add it with result_for")
+
+        return Call(call.script, call.args, read_stored)
+
+    def show(self, id: str) -> Call[Shown | None]:
+        utf8_name("id", id)
+        return calls.show(id)
+
+    def outcome(self, id: str) -> Call[Outcome | None]:
+        call = self.show(id)
+        read = call.read
+
+        def read_outcome(reply: Any) -> Outcome | None:
+            shown = read(reply)
+            if shown is None:
+                raise _not_found(id)
+            return outcome_of(shown)
+
+        return Call(call.script, call.args, read_outcome)
+
+    def peek(self, count: int, state: State, first: int) -> Call[list[Job]]:
+        arguments.whole("count", count, 1, MAX_JOBS)
+        arguments.whole("first", first, 0, arguments.NEVER_MS)
+        if state not in ("ready", "delayed", "leased", "failed", "ended"):
+            raise InvalidArgument(
+                "state must be 'ready', 'delayed', 'leased', 'failed' or 'ended', "
+                f"not {arguments.shown(state)}"
+            )
+        return calls.peek(state, first, count)
+
+    # ---------------------------------------------------------------- workers
+
+    def register(self, holder: str, alive_for: Duration, about: Mapping[str, Any]) -> Call[None]:
+        alive_ms = arguments.duration_ms("alive_for", alive_for, least=1)
+        entry = {"host": platform.node(), "pid": os.getpid(), **about}
+        try:
+            packed = msgspec.msgpack.encode(entry)
+        except (TypeError, ValueError, msgspec.MsgspecError, OverflowError) as error:
+            raise InvalidArgument(f"what is told about a worker must be plain: {error}") from None
+        if len(packed) > MAX_ERROR_BYTES:
+            raise InvalidArgument(
+                f"what is told about a worker has {len(packed)} bytes, more than {MAX_ERROR_BYTES}"
+            )
+        return calls.register(holder, alive_ms, packed)
+
+    def fail_worker(self, worker: WorkerInfo | Lease | str) -> Flow[int]:
+        holder = worker if isinstance(worker, str) else getattr(worker, "holder", None)
+        if not isinstance(holder, str):
+            raise InvalidArgument(
+                f"a holder, a Lease or a WorkerInfo is needed here, not {arguments.shown(worker)}"
+            )
+        utf8_name("holder", holder)
+        return flows.recall(
+            lambda position: calls.recall(
+                holder=holder, to_the_back=self._to_the_back, position=position
+            )
+        )
+
+
+_DUE: Final[Mapping[bool | str, bytes]] = {True: b"=", False: b"-", "later": b">", "earlier": b"<"}
+
+
+def _adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Receipt]]]:
+    if on_conflict == "update":
+        on_conflict = Update()
+    if isinstance(on_conflict, Update):
+        how = _how(on_conflict)
+        return lambda entries: calls.update(entries, how)
+    if on_conflict not in ("ignore", "raise"):
+        raise InvalidArgument(
+            "on_conflict must be 'ignore', 'raise', 'update' or an Update, "
+            f"not {arguments.shown(on_conflict)}"
+        )
+    return lambda entries: calls.add(entries, on_conflict=on_conflict)
+
+
+def _how(update: Update) -> bytes:
+    data = arguments.flag("Update.data", update.data)
+    limits = arguments.flag("Update.limits", update.limits)
+    counts = data if update.counts is None else arguments.flag("Update.counts", update.counts)
+    due: object = update.due
+    if not isinstance(due, bool | str) or due not in _DUE:
+        raise InvalidArgument(
+            f"Update.due must be True, False, 'later' or 'earlier', not {arguments.shown(due)}"
+        )
+    return b"%d%b%d%d" % (data, _DUE[due], limits, counts)
 
 
 def _seconds(name: str, value: Duration) -> float:
@@ -214,15 +381,34 @@ def _settles(done: Iterable[Done]) -> list[Settle]:
     return settles
 
 
-def _or_lost(lease: Lease, call: Call[list[bool]]) -> Call[None]:
+def _age(name: str, value: Duration | None) -> int | None:
+    return None if value is None else arguments.duration_ms(name, value)
+
+
+def _not_found(id: str) -> JobNotFound:
+    return JobNotFound(
+        f"{id}: no job has this id. One that ended is remembered only where it says result_for "
+        "or remember_for"
+    )
+
+
+def _only(call: Call[list[T]]) -> Call[T]:
+    """Return the answer to a call about one job."""
+    read = call.read
+    return Call(call.script, call.args, lambda reply: read(reply)[0])
+
+
+def _or_lost(lease: Lease, call: Call[list[T]]) -> Call[T]:
     """Raise where the many-form of a call would answer False."""
     read = call.read
 
-    def read_one(reply: Any) -> None:
-        if not read(reply)[0]:
+    def read_one(reply: Any) -> T:
+        answer = read(reply)[0]
+        if not answer:
             raise LeaseLost(
                 f"{lease.id}: the lease is over, the job was taken back or has ended. "
-                "Drop this run: somebody else has the job"
+                "Drop this run: it does not count any more"
             )
+        return answer
 
     return Call(call.script, call.args, read_one)

@@ -11,6 +11,7 @@ from holdfast.errors import CodecError, InvalidArgument
 
 MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
 MAX_RESULT_BYTES: Final = 1024 * 1024
+MAX_ERROR_BYTES: Final = 4096
 
 _to_json = msgspec.json.Encoder().encode
 

@@ -31,7 +31,7 @@ class HoldfastError(Exception):
     receipts: Sequence[Receipt] = ()
     """What `add_many` had already added when it was stopped by this error."""
 
-    answers: Sequence[bool] = ()
+    answers: Sequence[int] = ()
     """What a many-form had already been answered when it was stopped by this error."""
 
 

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
+from msgspec.structs import astuple
+
 from holdfast.engine import calls
 from holdfast.engine.calls import Call, Entry, Granted, Settle
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
@@ -17,6 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.job import Leases, Problem, Receipt, Tidied
 
 T = TypeVar("T")
+A = TypeVar("A", bound=int)
 Flow: TypeAlias = Generator[Call[Any], Any, T]
 
 _HASHES = ("payloads", "holds", "facts", "successors", "results")
@@ -46,12 +49,14 @@ def _result_size(settle: Settle) -> int:
     return len(settle[2] or b"")
 
 
-def add_many(entries: Iterable[Entry], on_conflict: str) -> Flow[list[Receipt]]:
+def add_many(
+    entries: Iterable[Entry], ask: Callable[[Sequence[Entry]], Call[list[Receipt]]]
+) -> Flow[list[Receipt]]:
     """Add any number of jobs; an error carries the receipts of what was added before it."""
     receipts: list[Receipt] = []
     try:
         for chunk in chunks(entries, payload_size):
-            receipts += yield calls.add(chunk, on_conflict=on_conflict)
+            receipts += yield ask(chunk)
     except HoldfastError as error:
         error.receipts = receipts
         raise
@@ -59,10 +64,10 @@ def add_many(entries: Iterable[Entry], on_conflict: str) -> Flow[list[Receipt]]:
 
 
 def settle_many(
-    settles: Iterable[Settle], call: Callable[[Sequence[Settle]], Call[list[bool]]]
-) -> Flow[list[bool]]:
+    settles: Iterable[Settle], call: Callable[[Sequence[Settle]], Call[list[A]]]
+) -> Flow[list[A]]:
     """Settle or extend any number of leases, in chunks."""
-    answers: list[bool] = []
+    answers: list[A] = []
     try:
         for chunk in chunks(settles, _result_size):
             answers += yield call(chunk)
@@ -99,16 +104,43 @@ def lease(
     return granted.leases
 
 
-def tidy(call: Callable[[], Call[Tidied]]) -> Flow[Tidied]:
-    """Tidy until nothing is left to move."""
-    promoted = reclaimed = pruned = 0
+def tidy(call: Callable[[], Call[Tidied]], take_back: Flow[int] | None = None) -> Flow[Tidied]:
+    """Tidy until nothing is left to move; first take back what is held for too long."""
+    taken = (yield from take_back) if take_back else 0
+    total = Tidied(0, taken, 0)
     while True:
         moved: Tidied = yield call()
-        promoted += moved.promoted
-        reclaimed += moved.reclaimed
-        pruned += moved.pruned
-        if MAX_JOBS not in (moved.promoted, moved.reclaimed, moved.pruned):
-            return Tidied(promoted, reclaimed, pruned)
+        total = Tidied(*map(sum, zip(astuple(total), astuple(moved), strict=True)))
+        if MAX_JOBS not in astuple(moved):
+            return total
+
+
+def recall(ask: Callable[[int], Call[tuple[int, int]]]) -> Flow[int]:
+    """Take leases back, walking all that are held."""
+    taken, position = yield ask(0)
+    while position:
+        more, position = yield ask(position)
+        taken += more
+    return int(taken)
+
+
+def cancel_matching(payload: bytes, *, running: bool) -> Flow[int]:
+    """Cancel every job with this payload, walking all ids."""
+    cancelled, place = yield calls.cancel_matching(payload, running=running)
+    while place:
+        more, place = yield calls.cancel_matching(payload, running=running, place=place)
+        cancelled += more
+    return int(cancelled)
+
+
+def repair() -> Flow[list[Problem]]:
+    """Walk every id and mend what is broken; return what was done."""
+    chunk: calls.Repaired = yield calls.repair()
+    done = list(chunk.done)
+    while chunk.following:
+        chunk = yield calls.repair(chunk.following)
+        done += chunk.done
+    return done
 
 
 def audit() -> Flow[list[Problem]]:

@@ -7,6 +7,7 @@ a frozen dataclass.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from enum import IntEnum
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -21,7 +22,24 @@ Instant: TypeAlias = datetime | int | float
 """A datetime with a time zone, or seconds since the epoch."""
 
 State: TypeAlias = Literal["ready", "leased", "delayed", "failed", "ended", "parked"]
-OnConflict: TypeAlias = Literal["ignore", "raise"]
+
+
+class Update(Struct, frozen=True, repr_omit_defaults=True):
+    """What `add` changes about a job that has the id already; `"update"` is `Update()`.
+
+    data    replace the payload
+    due     replace when it may run: True, False, only by a "later" or an "earlier" time
+    limits  replace everything else that it says about itself, and its priority
+    counts  begin failures and lapses anew; by default when the payload is replaced
+    """
+
+    data: bool = True
+    due: bool | Literal["later", "earlier"] = True
+    limits: bool = True
+    counts: bool | None = None
+
+
+OnConflict: TypeAlias = Literal["ignore", "raise", "update"] | Update
 
 
 class JobOptions(TypedDict, total=False):
@@ -86,7 +104,9 @@ class Facts(Struct, frozen=True, repr_omit_defaults=True):
     remember_for_ms: int = 0
     keep: bool = False
     error: str | None = None
+    cancelled: bool = False
     failed_at: int | None = None
+    handlings: int = 0
     outcome: str | None = None
     ended_at: int | None = None
     taken_until: int | None = None
@@ -101,7 +121,9 @@ class Receipt(Struct, frozen=True, repr_omit_defaults=True):
     id: str
     created: bool = True
     state: State | None = None
-    """Where the job that already has this id stands; None when it was created."""
+    """Where the job that already has this id stood, or now stands; None when it was created."""
+    updated: bool = False
+    """The job that has this id was changed, or will be when its lease ends."""
 
     def __bool__(self) -> bool:
         return self.created
@@ -115,6 +137,65 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
     token: str
     """Names this lease. Effects outside the queue should be guarded by it."""
     facts: Facts = NO_FACTS
+
+    @property
+    def holder(self) -> str:
+        """Who holds it: one incarnation of one client."""
+        return self.token.rpartition(".")[0]
+
+    @property
+    def failures(self) -> int:
+        """How many runs of this job raised."""
+        return self.facts.failures
+
+    @property
+    def lapses(self) -> int:
+        """How many runs of this job ended without an answer."""
+        return self.facts.lapses
+
+    @property
+    def error(self) -> str | None:
+        """Why the last run did not end well."""
+        return self.facts.error
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job has failed, and this lease is its failure handler's."""
+        return self.facts.failed_at is not None
+
+    def json(self) -> Any:
+        """Decode the payload as JSON."""
+        return codec.decode_json(self.data)
+
+
+class Extended(IntEnum):
+    """What became of a lease that was to be extended. False where it is lost."""
+
+    LOST = 0
+    HELD = 1
+    CANCELLED = 2
+    """Held, but somebody cancelled the job: stop, and settle it in any way."""
+
+
+class Job(Struct, frozen=True, repr_omit_defaults=True):
+    """A job as it stands in the queue: to look at, not to run."""
+
+    id: str
+    state: State
+    data: bytes | None
+    """The payload; None for an ending that does not keep it."""
+    priority: int = 50
+    at: float | None = None
+    """In seconds since the epoch: when a delayed job is due, a lease lapses, a failure handler
+    may have a failed job, an ending is forgotten. None for a ready job, inf for never."""
+    facts: Facts = NO_FACTS
+    token: str | None = None
+    """The last one given out, while it counts."""
+    leased_at: float | None = None
+    behind: int | None = None
+    """How many ready jobs go before this one, where `show` was asked."""
+    successor: bool = False
+    """Whether an update waits for its lease to end, where `show` was asked."""
 
     @property
     def failures(self) -> int:
@@ -133,7 +214,37 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
 
     def json(self) -> Any:
         """Decode the payload as JSON."""
-        return codec.decode_json(self.data)
+        return codec.decode_json(self.data or b"")
+
+
+class Outcome(Struct, frozen=True, repr_omit_defaults=True):
+    """How a job ended."""
+
+    id: str
+    kind: Literal["completed", "cancelled", "failed"]
+    result: bytes | None = None
+    error: str | None = None
+    """Why it failed."""
+    at: float = 0
+    """When, in seconds since the epoch."""
+
+    @property
+    def completed(self) -> bool:
+        """Whether it ended well."""
+        return self.kind == "completed"
+
+    def json(self) -> Any:
+        """Decode the result as JSON."""
+        return codec.decode_json(self.result or b"")
+
+
+class WorkerInfo(Struct, frozen=True):
+    """A worker as it registered itself: an entry in a directory for people."""
+
+    holder: str
+    alive: bool
+    alive_until: float
+    about: dict[str, Any]
 
 
 class Leases(list[Lease]):
@@ -169,10 +280,12 @@ class Tidied(Struct, frozen=True):
     promoted: int
     reclaimed: int
     pruned: int
+    dropped: int = 0
+    """Failed jobs that were older than the rule allows."""
 
 
 class Problem(Struct, frozen=True):
-    """An invariant that `audit` found broken; the id is empty where it concerns no single job."""
+    """What `audit` found broken or `repair` mended; the id is empty where it is no single job."""
 
     id: str
     what: str
@@ -184,6 +297,10 @@ class Event(Struct, frozen=True, array_like=True):
     kind: str
     count: int
     ids: list[str] = msgspec.field(default_factory=list)
+
+    def concerns(self, id: str) -> bool:
+        """Whether it may have happened to this job."""
+        return id in self.ids or len(self.ids) < self.count
 
 
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -11,20 +14,26 @@ from holdfast.asking import Asker, Done, Requeue
 from holdfast.engine import calls
 from holdfast.engine.calls import Call
 from holdfast.errors import HoldfastError
+from holdfast.explaining import explain
 from holdfast.flows import Flow
 from holdfast.job import (
     Counts,
     Duration,
     Event,
+    Extended,
     Instant,
+    Job,
     JobOptions,
     Lease,
     Leases,
     NewJob,
     OnConflict,
+    Outcome,
     Problem,
     Receipt,
+    State,
     Tidied,
+    WorkerInfo,
     read_events,
 )
 from holdfast.server import Server
@@ -34,6 +43,8 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 T = TypeVar("T")
+
+log = logging.getLogger("holdfast")
 
 
 class Queue:
@@ -62,6 +73,11 @@ class Queue:
         self._packer = Packer(name)
         self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
         self._clock = clock
+
+    @property
+    def holder(self) -> str:
+        """Who leases through this queue: the first half of every token."""
+        return self.server.incarnation.holder
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
@@ -98,9 +114,10 @@ class Queue:
     ) -> Receipt:
         """Add a job: bytes and str as they are, everything else as JSON.
 
-        When it returns, the job is stored. An id that is taken is left alone (`ignore`,
-        the receipt is false and says where that job stands) or raises `JobExists`.
-        For the options see `JobOptions`.
+        When it returns, the job is stored. A job that has the id already is left alone
+        (`ignore`, the receipt is false and says where it stands), or changed (`update`, or
+        an `Update` that says what), or `JobExists` is raised. What is changed while it runs
+        is applied when the run is over. For the options see `JobOptions`.
         """
         return self._run(self._ask.add(data, id, delay, at, on_conflict, options))
 
@@ -120,9 +137,15 @@ class Queue:
 
     # ----------------------------------------------------------------- lease
 
-    def lease(self, seconds: Duration, *, wait: Duration | None = None) -> Lease | None:
-        """Lease the best job for so many seconds; wait for one up to `wait` seconds."""
-        return self._drive(self._ask.lease(seconds, wait))
+    def lease(
+        self, seconds: Duration, *, wait: Duration | None = None, failed: bool = False
+    ) -> Lease | None:
+        """Lease the best job for so many seconds; wait for one up to `wait` seconds.
+
+        With `failed` it is a failed job, for its failure handler: complete it when the
+        failure is dealt with, retry to be asked again later.
+        """
+        return self._drive(self._ask.lease(seconds, wait, failed))
 
     def lease_many(
         self,
@@ -131,20 +154,24 @@ class Queue:
         *,
         wait: Duration | None = None,
         complete: Iterable[Done] = (),
+        failed: bool = False,
     ) -> Leases:
         """Lease up to `count` jobs (at most 1000, at most 8 MB), best first.
 
         In the same call it can complete what is done: leases, or pairs of lease and
         result; `.completed` of what it returns says which of them counted.
         """
-        return self._drive(self._ask.lease_many(count, seconds, wait, complete))
+        return self._drive(self._ask.lease_many(count, seconds, wait, complete, failed))
 
-    def extend(self, lease: Lease, seconds: Duration) -> None:
-        """Hold a lease for so many seconds from now. Raises `LeaseLost` when it is over."""
-        self._run(self._ask.extend(lease, seconds))
+    def extend(self, lease: Lease, seconds: Duration) -> Extended:
+        """Hold a lease for so many seconds from now. Raises `LeaseLost` when it is over.
 
-    def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> list[bool]:
-        """Hold leases for so many seconds from now; False for each that is lost."""
+        `Extended.CANCELLED` tells that somebody cancelled the job meanwhile.
+        """
+        return self._run(self._ask.extend(lease, seconds))
+
+    def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> list[Extended]:
+        """Hold leases for so many seconds from now; false for each that is lost."""
         return self._drive(self._ask.extend_many(leases, seconds))
 
     # ---------------------------------------------------------------- settle
@@ -159,10 +186,9 @@ class Queue:
     ) -> bool:
         """End a job well. True for exactly one caller in the life of a job.
 
-        False when the job was given to another, failed or has ended: then nothing is
-        changed, and neither the result nor the follow-ups in `add` are kept. A result is
-        kept where the job says `result_for`. With `force` the id is enough, whoever
-        holds it.
+        False when the job was given to another, failed, was cancelled or has ended: then
+        neither the result nor the follow-ups in `add` are kept. A result is kept where the
+        job says `result_for`. With `force` the id is enough, whoever holds it.
         """
         return self._run(self._ask.complete(lease, result, add, force))
 
@@ -170,8 +196,29 @@ class Queue:
         """End many jobs well: leases, or pairs of lease and result."""
         return self._drive(self._ask.complete_many(done))
 
+    def retry(
+        self, lease: Lease, *, error: str | BaseException, after: Duration | None = None
+    ) -> None:
+        """Count a failure and try again later: after a growing wait, or after just so many seconds.
+
+        The job is failed when `max_failures` is spent. Raises `LeaseLost` when the lease
+        is over.
+        """
+        self._run(self._ask.retry(lease, error, after))
+
+    def fail(self, lease: Lease, *, error: str | BaseException) -> None:
+        """Fail a job without another try. Raises `LeaseLost` when the lease is over.
+
+        It stays until somebody revives or cancels it, or its failure handler completes it.
+        """
+        self._run(self._ask.fail(lease, error))
+
     def release(
-        self, lease: Lease, *, after: Duration | None = None, lapsed: str | None = None
+        self,
+        lease: Lease,
+        *,
+        after: Duration | None = None,
+        lapsed: str | BaseException | None = None,
     ) -> None:
         """Give a job back at no cost, at once or after some seconds.
 
@@ -185,7 +232,7 @@ class Queue:
         leases: Iterable[Lease],
         *,
         after: Duration | None = None,
-        lapsed: str | None = None,
+        lapsed: str | BaseException | None = None,
     ) -> list[bool]:
         """Give many jobs back; False for each lease that was lost."""
         return self._drive(self._ask.release_many(leases, after, lapsed))
@@ -204,6 +251,47 @@ class Queue:
         """Count the jobs of each state, at one moment."""
         return self._run(calls.counts())
 
+    def show(self, id: str) -> Job | None:
+        """Return a job as it stands, or None when no job has this id."""
+        shown = self._run(self._ask.show(id))
+        return shown.job if shown else None
+
+    def explain(self, id: str) -> str:
+        """Return why a job is not running, in words."""
+        return explain(self._run(self._ask.show(id)))
+
+    def data(self, id: str) -> bytes | None:
+        """Return the payload of a job; of one that has ended where it says `keep`."""
+        shown = self._run(self._ask.show(id))
+        return shown.job.data if shown else None
+
+    def peek(self, count: int = 1, *, state: State = "ready", first: int = 0) -> list[Job]:
+        """Return jobs of one state in its order, from the `first` on, without taking them."""
+        return self._run(self._ask.peek(count, state, first))
+
+    def failed(self, count: int = 100, *, first: int = 0) -> list[Job]:
+        """Return failed jobs: their payloads, errors and counts."""
+        return self._run(self._ask.peek(count, "failed", first))
+
+    def result(self, id: str, *, wait: Duration | None = None) -> Outcome | None:
+        """Return how a job ended, with its result; None when it has not, after `wait` seconds.
+
+        Raises `JobNotFound` when no job has this id: one that ended is remembered where it
+        says `result_for`.
+        """
+        asked, deadline = self._ask.outcome(id), time.monotonic() + self._ask.wait(wait)
+        outcome = self._run(asked)
+        while outcome is None and (left := deadline - time.monotonic()) > 0:
+            # An event may be missed, so we ask once a second too.
+            with self.events(idle=min(left, 1.0)) as events:
+                outcome = self._run(asked)
+                asked_at = time.monotonic()
+                while outcome is None and (event := next(events, None)):
+                    if event.concerns(id) or time.monotonic() - asked_at > 1.0:
+                        outcome = self._run(asked)
+                        asked_at = time.monotonic()
+        return outcome
+
     def audit(self) -> list[Problem]:
         """Look for broken invariants; changes nothing. Empty when all is well."""
         return self._drive(flows.audit())
@@ -219,6 +307,30 @@ class Queue:
 
     # ---------------------------------------------------------------- manage
 
+    def cancel(self, id: str, *, running: bool = True) -> bool:
+        """Let a job not run again; True when this call is the reason.
+
+        One that waits, or has failed, is gone. One that runs is marked: its holder is told
+        by an event and by `extend`, and however it is settled it ends as cancelled. With
+        `running=False` it is left alone, and only an update that waits for it is dropped.
+        """
+        return self._run(self._ask.cancel(id, running))
+
+    def cancel_matching(self, data: object, *, running: bool = True) -> int:
+        """Cancel every job that has this payload; return how many. Looks at 1000 per call."""
+        return self._drive(self._ask.cancel_matching(data, running))
+
+    def revive(self, id: str) -> bool:
+        """Let a failed job run again, as if it never had; False when it is not failed."""
+        return self._run(self._ask.revive(id))
+
+    def set_result(self, id: str, result: object) -> None:
+        """Store or replace the result of a job, from anywhere, also after it has ended.
+
+        Raises `JobNotFound`, or `WrongState` when the job keeps no result.
+        """
+        self._run(self._ask.set_result(id, result))
+
     def pause(self) -> None:
         """Grant no lease until `resume`; what is leased goes on."""
         self._run(calls.pause())
@@ -227,13 +339,64 @@ class Queue:
         """Grant leases again."""
         self._run(calls.resume())
 
-    def tidy(self, *, force: bool = False) -> Tidied:
+    def tidy(
+        self,
+        *,
+        force: bool = False,
+        held_longer_than: Duration | None = None,
+        failed_longer_than: Duration | None = None,
+    ) -> Tidied:
         """Promote what is due, reclaim what lapsed, forget old endings: now.
 
         Every lease does so by itself; this is for those who do not lease. With `force`
-        it also reclaims right after nobody called for a while.
+        it also reclaims right after nobody called for a while. It can also take back what
+        is held for longer than so many seconds, whatever its lease says, and drop failed
+        jobs that nobody wanted for longer, neither a person nor a failure handler.
         """
-        return self._drive(self._ask.tidy(force))
+        return self._drive(self._ask.tidy(force, held_longer_than, failed_longer_than))
+
+    @contextmanager
+    def keep_tidy(self, *, every: Duration = 30) -> Iterator[None]:
+        """Tidy every so many seconds as long as the block lasts, whatever goes wrong meanwhile."""
+        seconds = self._ask.every(every)
+        stop = threading.Event()
+
+        def keep() -> None:
+            while not stop.wait(seconds):
+                try:
+                    self.tidy()
+                except Exception:
+                    log.exception("%r: could not tidy; trying again", self)
+
+        keeper = threading.Thread(target=keep, name=f"tidy {self.name}", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            keeper.join()
+
+    def repair(self) -> list[Problem]:
+        """Mend what `audit` finds broken, walking every id; return what was done.
+
+        Nothing that has a payload is dropped: a job that was in no set is ready again.
+        """
+        return self._drive(flows.repair())
+
+    def register(self, *, alive_for: Duration = 60, **about: object) -> None:
+        """Put this process into the directory of workers for so many seconds.
+
+        For people: leases lapse whether or not anybody registered.
+        """
+        self._run(self._ask.register(self.holder, alive_for, about))
+
+    def workers(self) -> list[WorkerInfo]:
+        """Return who registered, alive or not."""
+        return self._run(calls.workers())
+
+    def fail_worker(self, worker: WorkerInfo | Lease | str) -> int:
+        """Take back at once whatever a worker holds; return how many. Counts a lapse of each."""
+        return self._drive(self._ask.fail_worker(worker))
 
     def delete(self) -> None:
         """Remove the queue and everything in it."""

@@ -20,7 +20,7 @@ from holdfast import arguments, wire
 from holdfast.address import Address, parse
 from holdfast.embedded import Embedded
 from holdfast.engine.calls import Call
-from holdfast.errors import ServerUnavailable
+from holdfast.errors import ServerRefused, ServerUnavailable
 from holdfast.incarnation import Incarnation
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class Server:
         caller.number += 1
         packed = packer.pack(call, now, caller.name, caller.number)
         first, wait = b"", call.wait
-        if wait and self._listens:
+        if wait and call.listen and self._listens:
             first = packer.pack_wait(wait)
         elif wait:
             time.sleep(wait)
@@ -187,13 +187,16 @@ class Server:
                     caller.drop()
                     tries = tries or wire.Tries(self.address, self._patience, call, begun)
                     pause = tries.after_loss(error, sent=sent)
+                except ServerRefused as error:
+                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
+                    pause = tries.after_no_entry(error)
                 else:
                     if not isinstance(reply, hiredis.ReplyError):
                         if wait and wire.word_of(before) == "NOPERM":
                             self._listens = False
                         return call.read(reply)
-                    if wire.word_of(reply) == "READONLY":
-                        caller.drop()  # The next connection may find a primary.
+                    if wire.word_of(reply) in wire.ELSEWHERE:
+                        caller.drop()
                     tries = tries or wire.Tries(self.address, self._patience, call, begun)
                     pause = tries.after_refusal(before, reply)
                 first, wait = tries.first, 0  # A wake may have been heard already: ask at once.
@@ -244,6 +247,9 @@ class Server:
             except OSError as error:
                 tries = tries or wire.Tries(self.address, self._patience)
                 time.sleep(tries.after_loss(error, sent=False))
+            except ServerRefused as error:
+                tries = tries or wire.Tries(self.address, self._patience)
+                time.sleep(tries.after_no_entry(error))
             finally:
                 if link is not None:
                     link.close()

@@ -28,8 +28,13 @@ from holdfast.errors import (
 )
 from holdfast.keys import NAMES, queue_keys
 
-RETRIABLE: Final = frozenset({"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN"})
+RETRIABLE: Final = frozenset(
+    {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS"}
+)
 """The server answers, but not yet: nothing was done, ask again."""
+
+ELSEWHERE: Final = frozenset({"READONLY", "MAXCLIENTS", "DENIED"})
+"""Said on a connection that is of no more use. The next one may find a primary, or be let in."""
 
 FORGOTTEN_SECONDS: Final = 300.0
 """A call that began so long ago is not sent again: callers are remembered for ten minutes."""
@@ -37,7 +42,15 @@ FORGOTTEN_SECONDS: Final = 300.0
 _SCRIPT_WORDS: Final = frozenset({"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN"})
 """Said by a script, which knows whether it has answered this call before."""
 
-_DENIED_IN_SCRIPT: Final = ("ERR ACL failure", "ERR The user executing the script can't run")
+_SAID_AS_ERR: Final = {
+    "ERR ACL failure": "NOPERM",
+    "ERR The user executing the script can't run": "NOPERM",
+    "ERR max number of clients": "MAXCLIENTS",
+    "ERR Error compiling script": "TOO_OLD",  # The first line of ours is for Redis 7.0 and later.
+}
+"""What some errors should have had for a first word."""
+
+_NEEDS: Final = "Holdfast needs Valkey 8.0 or Redis 7.0"
 
 _ADVICE: Final = {
     "BROKEN": "somebody else wrote into this queue's `meta` key: mend it, or delete the queue",
@@ -50,6 +63,11 @@ _ADVICE: Final = {
     "NOPERM": "this user may not run what a queue needs: see SECURITY.md for the ACL rule",
     "MASTERDOWN": "the server lost its primary: try again when the replica has one",
     "NOREPLICAS": "too few replicas for a write: see min-replicas-to-write",
+    "MAXCLIENTS": "the server takes no more clients: close some, or raise its maxclients",
+    "DENIED": "the server is in protected mode: give it a password, or connect from its machine",
+    "CLUSTERDOWN": "the cluster is down: try again when all its slots are served",
+    "TRYAGAIN": "this queue is moving to another node of its cluster: try again in a moment",
+    "MOVED": "this queue is on another node of its cluster: connect to a server that is no cluster",
 }
 
 
@@ -59,7 +77,7 @@ def pack(*command: bytes) -> bytes:
     return packed
 
 
-INFO: Final = pack(b"INFO", b"server", b"memory", b"persistence")
+INFO: Final = pack(b"INFO")  # All of it: those that are too old take no list of sections.
 
 
 class Packer:
@@ -104,15 +122,21 @@ def _words(words: list[bytes]) -> bytes:
 
 
 def word_of(reply: object) -> str:
-    """Return the first word of an error reply, which says what kind it is."""
-    return str(reply).partition(" ")[0] if isinstance(reply, hiredis.ReplyError) else ""
+    """Return the word that says of what kind an error reply is: its first one, if it has one."""
+    if not isinstance(reply, hiredis.ReplyError):
+        return ""
+    text = str(reply)
+    for beginning, word in _SAID_AS_ERR.items():
+        if text.startswith(beginning):
+            return word
+    return text.partition(" ")[0]
 
 
 def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError:
     """Return the error that an error reply means to a caller who spoke of these ids."""
     text = str(reply)
-    word, _, fact = text.partition(" ")
-    fact = fact.partition(" script: ")[0]
+    word = word_of(reply)
+    fact = text.partition(" ")[2].partition(" script: ")[0]
     match word:
         case "EXISTS":
             return JobExists(f"{ids[int(fact)]}: there is a job with this id; nothing was added")
@@ -128,8 +152,8 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
             return UnsupportedServer(
                 f"this queue was written by a newer Holdfast (layout {fact}): update this one"
             )
-    if text.startswith(_DENIED_IN_SCRIPT):
-        word = "NOPERM"
+        case "TOO_OLD":
+            return UnsupportedServer(f"this server cannot run the scripts of a queue: {_NEEDS}")
     if word in _ADVICE:
         return ServerRefused(_ADVICE[word], word)
     return ServerRefused(f"the server refused the call: {text[:200]}", word)
@@ -150,6 +174,7 @@ class Tries:
         self._pause = 0.01
         self._loaded = False
         self._unknown = False
+        self._said: HoldfastError | None = None
 
     def after_loss(self, error: OSError, *, sent: bool) -> float:
         """Return seconds to pause after a connection was lost or could not be made."""
@@ -162,7 +187,9 @@ class Tries:
                 f"({error.verify_message}): name its authority with ?ca=<file> in the URL",
                 "TLS",
             ) from error
-        return self._pause_or_raise(error)
+        # A server that turns a client away says why, and closes: often that is all one hears.
+        closed = isinstance(error, BrokenPipeError | ConnectionResetError)
+        return self._pause_or_raise(self._said if closed and self._said else error)
 
     def after_refusal(self, before: object, reply: hiredis.ReplyError) -> float:
         """Return seconds to pause after an error reply; `before` is the reply to `first`."""
@@ -174,11 +201,18 @@ class Tries:
         if self.first and isinstance(before, hiredis.ReplyError):
             reply = before  # The script could not be loaded, and that is why.
         self.first = b""
-        word = word_of(reply)
+        return self._after_no(word_of(reply), refusal(reply, self._call.ids))
+
+    def after_no_entry(self, error: ServerRefused) -> float:
+        """Return seconds to pause after a server did not let us in; nothing was sent to it."""
+        return self._after_no(error.word, error)
+
+    def _after_no(self, word: str, error: HoldfastError) -> float:
         # What the server refused before the script ran says nothing about an earlier try.
         if word in RETRIABLE or (self._unknown and word not in _SCRIPT_WORDS):
-            return self._pause_or_raise(refusal(reply, self._call.ids))
-        raise refusal(reply, self._call.ids)
+            self._said = error
+            return self._pause_or_raise(error)
+        raise error
 
     def _pause_or_raise(self, trouble: Exception) -> float:
         left = self._until - time.monotonic()
@@ -256,14 +290,12 @@ def check_health(server: object, reply: object) -> list[str]:
 
     `reply` is INFO's. A user who may not ask will learn from the scripts what they need.
     """
-    if isinstance(reply, hiredis.ReplyError) and word_of(reply) == "NOAUTH":
+    if isinstance(reply, hiredis.ReplyError) and word_of(reply) in _ADVICE.keys() - {"NOPERM"}:
         raise refusal(reply)
     if not isinstance(reply, bytes):
         return []
     health = read_health(reply)
     if health.too_old:
         version = ".".join(map(str, health.version))
-        raise UnsupportedServer(
-            f"{server} is {health.product} {version}: Holdfast needs Valkey 8.0 or Redis 7.0"
-        )
+        raise UnsupportedServer(f"{server} is {health.product} {version}: {_NEEDS}")
     return health.warnings()

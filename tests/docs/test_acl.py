@@ -10,10 +10,9 @@ import pytest
 import redis
 
 from docs.pages import DOCS, ROOT, run
-from engine_support import command_on
 from holdfast import Queue, ServerRefused
 from holdfast.engine import calls
-from support import TestServer
+from support import TestServer, command_on
 
 SERVER_PAGE, SECURITY = DOCS / "server.md", ROOT / "SECURITY.md"
 

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 import redis
 
+from conftest import Clock
 from docs.pages import DOCS, ROOT, blocks, code_in, rows, section
-from engine_support import Behind
+from engine_support import Behind, take
 from holdfast import Queue, keys
 from holdfast.engine import calls
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
@@ -78,14 +79,34 @@ def test_the_facts_are_those_of_the_code_with_their_defaults() -> None:
     fields = msgspec.structs.fields(Facts)
     defaults = {field.name: str(field.default) for field in fields}
     assert shown == {name: words.get(default, default) for name, default in defaults.items()}
-    kinds = re.search(r"local kinds = \{(.*?)\}", LUA["prelude"], re.DOTALL)
+    kinds = re.search(r"this\.kinds or \{(.*?)\}", LUA["prelude"], re.DOTALL)
     assert kinds
     assert set(shown) == set(re.findall(r"(\w+) = '", kinds[1]))
 
 
-def test_the_kinds_of_events_are_those_of_the_code() -> None:
+def test_a_successor_has_the_fields_of_the_code() -> None:
+    made = re.search(r"local function update_of.*?return \{(.*?)\n  \}", LUA["adding"], re.DOTALL)
+    assert made
+    shown = {field for row in table("Successors") for field in code_in(row[0])}
+    assert shown == set(re.findall(r"(\w+) = ", made[1]))
+
+
+def kinds_told() -> set[str]:
     lua = "".join(LUA.values())
-    told = set(re.findall(r"\btell\('(\w+)'", lua)) | set(re.findall(r"\{'(\w+)', 0, \{\}\}", lua))
+    return {
+        *re.findall(r"\btell\('(\w+)'", lua),
+        *re.findall(r"\{kind = '(\w+)', ids = \{\}\}", lua),  # paused, resumed
+        *re.findall(r"\{'(\w+)', 0, \{\}\}", lua),  # deleted
+    }
+
+
+def test_the_counters_are_the_kinds_of_what_happens_to_jobs() -> None:
+    shown = {field for row in table("Meta") for field in code_in(row[0])}
+    assert kinds_told() - {"added", "paused", "resumed", "deleted"} <= shown
+
+
+def test_the_kinds_of_events_are_those_of_the_code() -> None:
+    told = kinds_told()
     for page, heading in ((PAGE, "Events"), (DOCS / "guide.md", "Events")):
         kinds = re.search(r"[Kk]inds(?:: | are )([^.]*)\.", section(page, heading))
         assert kinds
@@ -110,6 +131,48 @@ def test_what_a_queue_stores_looks_as_the_page_says(queue: Queue, client: redis.
     for call in behind("HVALS", "calls"):
         assert re.match(rb"\d+ \d{13} ", call)
         assert isinstance(msgspec.msgpack.decode(call.split(b" ", 2)[2]), list)
+
+
+def test_what_was_ever_added_is_what_is_left_of_the_sequence(
+    queue: Queue, clock: Clock, client: redis.Redis
+) -> None:
+    queue.add_many([b""] * 3, priority=9)
+    queue.add(b"", id="later", delay=1)
+    leases = queue.lease_many(2, 30)
+    queue.add(b"", id=leases[0].id, on_conflict="update")  # which becomes a fifth job
+    for lease in leases:
+        queue.fail(lease, error="why")
+    clock.advance(1)
+    queue.retry(take(queue), error="why", after=0)
+    queue.revive(leases[1].id)
+    behind = Behind(client, queue)
+    counted = (int(behind("HGET", "meta", f)) for f in ("sequence", "promoted", "requeued"))
+    sequence, promoted, requeued = counted
+    assert sequence - promoted - requeued == 5
+
+
+def test_the_scores_of_failed_jobs_are_as_the_page_says(
+    queue: Queue, clock: Clock, client: redis.Redis
+) -> None:
+    behind = Behind(client, queue)
+    queue.add(b"", id="a")
+    queue.fail(take(queue), error="why")
+    assert behind("ZSCORE", "failed", "a") == clock.ms
+    lease = queue.lease(30, failed=True)
+    assert lease is not None
+    clock.advance(1)
+    queue.fail(lease, error="handled badly")
+    assert behind("ZSCORE", "failed", "a") == 2**52 + clock.ms - 1000
+    assert queue.failed()[0].error == "why"
+
+
+def test_the_directory_looks_as_the_page_says(
+    queue: Queue, clock: Clock, client: redis.Redis
+) -> None:
+    queue.register(alive_for=60, role="mailer")
+    until, about = Behind(client, queue)("HGET", "workers", queue.holder).split(b" ", 1)
+    assert int(until) == clock.ms + 60_000
+    assert msgspec.msgpack.decode(about)["role"] == "mailer"
 
 
 def test_the_diagram_names_every_state() -> None:

@@ -31,10 +31,10 @@ def test_every_test_that_the_page_names_exists() -> None:
 
 
 def test_every_promise_has_a_test() -> None:
-    promises = re.findall(r"^(\d+)\. \*\*", section(PAGE, "The promises"), re.MULTILINE)
-    guarded = {promise.partition(" ")[0] for promise, cell in GUARDS if named_in(cell)}
-    assert promises == [str(n) for n in range(1, len(promises) + 1)]
-    assert guarded == set(promises)
+    promises = re.findall(r"^- \*\*(I\d+) ", section(PAGE, "The promises"), re.MULTILINE)
+    guarded = [promise.partition(" ")[0] for promise, cell in GUARDS if named_in(cell)]
+    assert len(promises) > 10
+    assert guarded == promises
 
 
 def test_nothing_is_ever_unpickled_or_evaluated() -> None:

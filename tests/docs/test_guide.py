@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
+import pytest
+
 import holdfast
 from docs.pages import DOCS, blocks, code_in, rows, section
-from holdfast import HoldfastError, JobOptions, NewJob, Queue, _keeper, address, server
+from holdfast import (
+    HoldfastError,
+    Job,
+    JobOptions,
+    Lease,
+    NewJob,
+    Outcome,
+    Queue,
+    Update,
+    _keeper,
+    address,
+    backoff,
+    server,
+)
+from holdfast.engine.script import BOUNDS
 
 GUIDE, SERVER = DOCS / "guide.md", DOCS / "server.md"
 
@@ -18,6 +36,38 @@ def test_every_method_is_in_the_guide() -> None:
     for name in vars(Queue):
         if not name.startswith("_") and callable(getattr(Queue, name)):
             assert f"queue.{name}(" in text or f"`{name}" in text, name
+
+
+@pytest.mark.parametrize(
+    ("value", "heading"),
+    [
+        (Update, "Changing a job"),
+        (Lease, "Leasing"),
+        (Outcome, "Results"),
+        (Job, "Jobs"),
+    ],
+)
+def test_all_that_a_value_has_is_in_the_guide(value: type, heading: str) -> None:
+    has = {name for name in dir(value) if not name.startswith("_")} - {"id"}
+    shown = {word.removesuffix("()") for word in first_cells(section(GUIDE, heading))}
+    assert has <= shown
+
+
+def test_every_argument_is_in_the_guide() -> None:
+    assert first_cells(section(GUIDE, "A queue")) == set(signature(Queue).parameters)
+    text = GUIDE.read_text()
+    for method in (Queue.tidy, Queue.lease, Queue.cancel, Queue.peek, Queue.retry, Queue.register):
+        for name, parameter in signature(method).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                assert f"{name}=" in text, (method, name)
+
+
+def test_the_waits_of_a_failure_handler_are_those_of_the_code() -> None:
+    text = section(GUIDE, "Failure handlers")
+    assert f"after {backoff.HANDLING_MS // 1000} seconds" in text
+    assert f"up to {backoff.MAX_HANDLING_MS // 60_000} minutes" in text
+    assert BOUNDS["MAX_HANDLINGS"] == 100
+    assert "a hundred retries" in text
 
 
 def test_every_option_is_in_the_guide() -> None:

@@ -11,10 +11,10 @@ import pytest
 import redis
 
 from conftest import Clock
-from engine_support import CHANGES, Behind, Held, command_calls, command_on, populate, refused
+from engine_support import CHANGES, Behind, Held, command_calls, populate, refused
 from holdfast import Queue, Server, ServerRefused
 from holdfast.engine import calls
-from support import TestServer
+from support import TestServer, command_on, with_login
 
 AsUser = Callable[..., Queue]
 _users = itertools.count()
@@ -32,7 +32,7 @@ LIMITED = ("+evalsha", "+script|load", "+publish", *(f"+{command}" for command i
 @pytest.fixture
 def queue_name() -> str:
     """A name that can stand in an ACL rule."""
-    return f"acl-{next(_users)}"
+    return f"q-acl-{next(_users)}"
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def as_user(test_server: TestServer, client: redis.Redis, queue_name: str) -> It
 
     def login(*rules: str) -> Queue:
         command_on(client, "ACL", "SETUSER", name, "reset", "on", ">secret", *rules)
-        servers.append(Server(test_server.url.replace("//", f"//{name}:secret@")))
+        servers.append(Server(with_login(test_server.url, f"{name}:secret")))
         return Queue(queue_name, servers[-1])
 
     yield login
@@ -71,6 +71,7 @@ def test_the_scripts_use_the_commands_that_are_denied_here() -> None:
     assert "PUBLISH" not in INNER
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("kind", CALLS)
 @pytest.mark.parametrize("command", INNER)
 def test_a_denied_command_is_refused_and_nothing_has_changed(

@@ -11,20 +11,28 @@ from holdfast.engine.calls import SCRIPTS
 from holdfast.keys import NAMES
 
 # In a populated queue each of these calls writes to all of these keys.
+SETS = {"ready", "delayed", "leased", "failed", "ended"}
+HASHES = {"holds", "jobs", "facts", "next", "results"}
+BOOKS = {"calls", "meta"}
 TOUCHED = {
-    "add": {"ready", "delayed", "ended", "jobs", "facts", "results", "calls", "meta", "wake"},
-    "lease": {
-        "ready", "delayed", "leased", "failed", "ended", "holds", "jobs", "facts", "results",
-        "calls", "meta", "wake",
-    },
-    "complete": {"leased", "ended", "holds", "jobs", "facts", "results", "calls", "meta"},
-    "release_later": {"leased", "delayed", "failed", "holds", "facts", "calls", "meta", "wake"},
-    "tidy": {
-        "ready", "delayed", "leased", "failed", "ended", "holds", "jobs", "facts", "results",
-        "calls", "meta", "wake",
-    },
-    "extend": {"leased", "calls", "meta"},
-}  # fmt: skip
+    "add": {"ready", "delayed", "ended", "wake", *BOOKS, *HASHES} - {"holds"},
+    "update": {*SETS, *HASHES, *BOOKS, "wake"} - {"leased", "holds"},
+    "lease": {*SETS, *HASHES, *BOOKS, "wake"},
+    "lease_failed": {*SETS, *HASHES, *BOOKS, "wake"} - {"next"},
+    "complete": {"leased", "ended", "ready", "wake", *HASHES, *BOOKS},
+    "retry": {*SETS, *HASHES, *BOOKS, "wake"},
+    "fail": {*SETS, *HASHES, *BOOKS, "wake"} - {"delayed"},
+    "release": {*SETS, *HASHES, *BOOKS, "wake"} - {"delayed"},
+    "release_later": {*SETS, *HASHES, *BOOKS, "wake"},
+    "cancel": {*SETS, *HASHES, *BOOKS} - {"leased", "holds", "results"},
+    "cancel_matching": {*SETS, *HASHES, *BOOKS} - {"leased", "holds", "results", "next"},
+    "revive": {"failed", "ready", "facts", "wake", *BOOKS},
+    "set_result": {"results", *BOOKS},
+    "fail_worker": {*SETS, *HASHES, *BOOKS, "wake"} - {"delayed"},
+    "register": {"workers", *BOOKS},
+    "tidy": {*SETS, *HASHES, *BOOKS, "wake"} - {"next"},
+    "extend": {"leased", *BOOKS},
+}
 
 
 def test_every_script_that_writes_is_tried_here(queue: Queue, clock: Clock) -> None:
@@ -82,9 +90,17 @@ META = (
     "reclaimed",
     "failed",
     "pruned",
+    "requeued",
+    "retried",
+    "updated",
+    "cancelling",
+    "cancelled",
+    "revived",
+    "result",
 )
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("field", META)
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_number_that_is_none_stops_a_call_before_it_changes_anything(
@@ -103,6 +119,8 @@ def test_the_numbers_tried_here_are_those_that_a_queue_keeps(
     held = populate(queue, clock)
     CHANGES["release"](queue, held)
     CHANGES["lease"](queue, held)
+    for kind in ("update", "cancel", "revive", "retry", "repair"):
+        CHANGES[kind](queue, held)
     clock.advance(60)
     queue.pause()
     assert {field.decode() for field in behind("HKEYS", "meta")} <= set(META)

@@ -75,7 +75,19 @@ BROKEN: dict[str, tuple[Callable[[Behind], object], Problem]] = {
     ),
     "result too soon": (
         lambda b: b("HSET", "results", "ready", b"x"),
-        Problem("ready", "result of a job that has not ended"),
+        Problem("ready", "a result that nobody wants"),
+    ),
+    "cancelled too soon": (
+        lambda b: b("HSET", "facts", "ready", pack(cancelled=True)),
+        Problem("ready", "cancelled, but not leased"),
+    ),
+    "failed at no time": (
+        lambda b: b("HSET", "facts", "failed", pack(lapses=1)),
+        Problem("failed", "failed at no time"),
+    ),
+    "failed, but where?": (
+        lambda b: b("HSET", "facts", "delayed", pack(failed_at=1)),
+        Problem("delayed", "a time of failure, but not failed"),
     ),
     "no outcome": (
         lambda b: b("HDEL", "facts", "forgotten"),
@@ -225,3 +237,25 @@ def test_a_walk_in_small_steps_finds_what_one_look_finds(queue: Queue, spoiled: 
 def test_ids_that_are_not_text_are_shown_not_refused(queue: Queue, spoiled: Behind) -> None:
     spoiled("ZADD", "delayed", 1, b"\xff\xfe")
     assert queue.audit() == [Problem("\\xff\\xfe", "no payload")]
+
+
+@pytest.mark.parametrize("what", ["cancel", "update", "retry", "revive", "set_result"])
+def test_nothing_is_called_lost_that_moved_while_it_was_counted(queue: Queue, what: str) -> None:
+    queue.add(b"x", id="failed", result_for=60)
+    queue.fail(take(queue), error="why")
+    queue.add(b"x", id="leased", result_for=60)
+    lease = take(queue)
+    queue.add_many([NewJob(b"", id=f"{n}") for n in range(3)])
+    first = queue._run(calls.audit((1, 0), 1))
+    match what:
+        case "cancel":
+            queue.cancel("2")
+        case "update":
+            queue.add(b"new", id="leased", on_conflict="update")
+        case "retry":
+            queue.retry(lease, error="why")
+        case "revive":
+            queue.revive("failed")
+        case _:
+            queue.set_result("leased", b"so far")
+    assert queue._run(calls.audit((1, 0), 1)).stamp != first.stamp

@@ -4,7 +4,7 @@ import pytest
 
 from conftest import Clock
 from engine_support import take
-from holdfast import LeaseLost, NewJob, Queue
+from holdfast import Extended, LeaseLost, NewJob, Queue
 
 
 def test_an_extended_lease_lapses_later_counted_from_now(queue: Queue, clock: Clock) -> None:
@@ -58,10 +58,10 @@ def test_many_are_extended_in_one_call_and_each_is_answered_for_itself(
     clock.advance(1)
     leases = queue.lease_many(3, 1)
     assert queue.extend_many([leases[0], lost, leases[2], leases[2]], 30) == [
-        True,
-        False,
-        True,
-        False,
+        Extended.HELD,
+        Extended.LOST,
+        Extended.HELD,
+        Extended.LOST,
     ]
     clock.advance(1)
     assert [lease.id for lease in queue.lease_many(9, 30)] == [leases[1].id]
@@ -70,6 +70,6 @@ def test_many_are_extended_in_one_call_and_each_is_answered_for_itself(
 def test_more_than_a_thousand_are_extended_in_several_calls(queue: Queue, clock: Clock) -> None:
     queue.add_many([b""] * 1100)
     leases = [lease for _ in range(2) for lease in queue.lease_many(1000, 1)]
-    assert queue.extend_many(leases, 30) == [True] * 1100
+    assert queue.extend_many(leases, 30) == [Extended.HELD] * 1100
     clock.advance(1)
     assert queue.lease(1) is None

@@ -9,14 +9,14 @@ import redis
 
 from engine_support import Behind, own_server, take
 from holdfast import NewJob, Queue, QueueFull, Server
-from support import TestServer
+from support import Kind, TestServer
 
 KB = 1024
 
 
 @pytest.fixture(scope="module")
-def small_server() -> Iterator[TestServer]:
-    with own_server("--maxmemory-policy", "noeviction") as server:
+def small_server(server_kind: Kind) -> Iterator[TestServer]:
+    with own_server("--maxmemory-policy", "noeviction", kind=server_kind) as server:
         yield server
 
 
@@ -25,7 +25,7 @@ def full(small_server: TestServer, queue_name: str) -> Iterator[Behind]:
     """A queue on a server that the test may fill."""
     with small_server.client() as client:
         client.config_set("maxmemory", 0)
-        server = Server(small_server.url)
+        server = Server(small_server.queue_url)
         behind = Behind(client, Queue(queue_name, server))
         yield behind
         client.config_set("maxmemory", 0)

@@ -16,7 +16,10 @@ ENGINE = Path(calls.__file__).parent
 LUA = {path.stem: re.sub(r"--.*", "", path.read_text()) for path in ENGINE.rglob("*.lua")}
 TRANSITIONS = sorted({script.name for script in calls.SCRIPTS})
 # A key is named, or is what a loop took out of a list of named ones.
-KEY = r"(?:[\w.]+ and key\.\w+ or )?key\.\w+|(?:SET|HASH)_KEYS\[\w+\]|set|hash|unpack\(KEYS\)"
+KEY = (
+    r"(?:[\w.]+ and key\.\w+ or )?key\.\w+|(?:SETS|(?:SET|HASH)_KEYS)\[[\w.]+\]|set|set_key|hash"
+    r"|unpack\(KEYS\)"
+)
 STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 

@@ -24,12 +24,26 @@ NAMES_TOO = ["", LONG]
 
 RAW: dict[str, Callable[[Queue], object]] = {
     "add": lambda q: q.add_many([NewJob(b"x", id=id, priority=7) for id in "ab"]),
+    "update": lambda q: q.add_many(
+        [NewJob(b"x", id=id, priority=7) for id in "ab"], on_conflict="update"
+    ),
     "lease": lambda q: q.lease_many(7, 7, complete=_pairs()),
     "complete": lambda q: q.complete_many(_pairs()),
     "release": lambda q: q.release_many([lease for lease, _ in _pairs()], after=7),
     "extend": lambda q: q.extend_many([lease for lease, _ in _pairs()], 7),
-    "tidy": lambda q: q.tidy(),
+    "retry": lambda q: q._run(calls.retry(_failures())),
+    "fail": lambda q: q._run(calls.fail(_failures())),
+    "cancel": lambda q: q.cancel("a"),
+    "cancel_matching": lambda q: q.cancel_matching(b"some"),
+    "revive": lambda q: q.revive("a"),
+    "set_result": lambda q: q.set_result("a", b"some"),
+    "recall": lambda q: q._run(calls.recall(holder="nobody", longer_than_ms=7000, position=7000)),
+    "register": lambda q: q.register(alive_for=7),
+    "tidy": lambda q: q._run(calls.tidy(failed_for_ms=7000)),
+    "repair": lambda q: q._run(calls.repair((2, b"7000"))),
     "pause": lambda q: q.pause(),
+    "show": lambda q: q.show("a"),
+    "peek": lambda q: q.peek(7, first=7),
     "audit": lambda q: q.audit(),
 }
 
@@ -39,11 +53,15 @@ def _pairs() -> list[tuple[Lease, bytes]]:
     return [(Lease(f"id-{n}", b"", f"nobody.t{n // 2}"), b"result") for n in range(4)]
 
 
+def _failures() -> list[calls.Failure]:
+    return [(f"id-{n}", f"nobody.t{n // 2}", 7000, b"why") for n in range(4)]
+
+
 def arguments(queue: Queue, kind: str) -> tuple[Script, list[str]]:
     """Return a script and arguments that it takes."""
     call = call_of(RAW[kind], queue)
     head = ["1700000000000", *(["caller", "7"] if call.script.changes else [])]
-    return call.script, [*head, *(word.decode() for word in call.args)]
+    return call.script, [*head, *(word.decode("latin-1") for word in call.args)]
 
 
 @pytest.mark.parametrize("garbage", NOT_DIGITS)
@@ -107,7 +125,7 @@ def test_a_caller_is_a_name_and_a_token_has_no_spaces(
     assert behind.everything() == {}
 
 
-@pytest.mark.parametrize("kind", ["lease", "complete", "release", "extend"])
+@pytest.mark.parametrize("kind", ["lease", "complete", "release", "extend", "retry", "fail"])
 @pytest.mark.parametrize("wrong", ["", "a b", "a\nb", LONG])
 def test_a_settle_presents_a_token_without_spaces(
     queue: Queue, behind: Behind, kind: str, wrong: str
@@ -119,13 +137,18 @@ def test_a_settle_presents_a_token_without_spaces(
     assert behind.everything() == {}
 
 
-@pytest.mark.parametrize("kind", ["add", "lease", "complete", "release", "extend"])
+ID_OF = {"add": "b", "update": "b", "cancel": "a", "revive": "a", "set_result": "a", "show": "a"}
+
+
+@pytest.mark.parametrize(
+    "kind", [*ID_OF, "lease", "complete", "release", "extend", "retry", "fail"]
+)
 @pytest.mark.parametrize("wrong", NAMES_TOO)
 def test_a_script_takes_no_id_that_is_no_name(
     queue: Queue, behind: Behind, kind: str, wrong: str
 ) -> None:
     script, args = arguments(queue, kind)
-    place = args.index("b" if kind == "add" else "id-3")
+    place = args.index(ID_OF.get(kind, "id-3"))
     with pytest.raises(redis.ResponseError, match=r"^INVALID "):
         behind.run(script, *args[:place], wrong, *args[place + 1 :])
     assert behind.everything() == {}
@@ -197,6 +220,16 @@ TOO_MUCH: dict[str, Callable[[], calls.Call[Any]]] = {
     "settles in groups": lambda: calls.extend(
         calls.settles_of(Lease(str(n), b"", f"nobody.{n % 7}") for n in range(1001)), 1
     ),
+    "failures": lambda: calls.retry([(str(n), "nobody.1", 1, b"") for n in range(1001)]),
+    "ids to cancel": lambda: calls.cancel([str(n) for n in range(1001)]),
+    "no ids to cancel": lambda: calls.cancel([]),
+    "ids to revive": lambda: calls.revive([str(n) for n in range(1001)]),
+    "no ids to revive": lambda: calls.revive([]),
+    "an error": lambda: calls.fail([("a", "nobody.1", 0, b"x" * 4097)]),
+    "a reason": lambda: calls.release(calls.settles_of([LEASE]), lapsed=b"x" * 4097),
+    "about a worker": lambda: calls.register("holder", 1, b"x" * 4097),
+    "updates": lambda: calls.update([_entry(str(n)) for n in range(1001)], b"1=11"),
+    "no known update": lambda: calls.update([_entry("a")], b"1?11"),
     "leases": lambda: calls.lease("nobody.1", 1, 1001),
     "follow-ups of nobody": lambda: calls.complete([], add=[_entry("a")]),
     "follow-ups of two": lambda: calls.complete(
@@ -236,4 +269,9 @@ def test_no_refusal_repeats_what_came_from_outside(queue: Queue, behind: Behind)
 def test_every_script_has_been_given_bad_input(queue: Queue) -> None:
     tried = {call_of(ask, queue).script.name for ask in RAW.values()}
     untried = {script.name for script in SCRIPTS} - tried
-    assert untried == {"resume", "delete", "counts"}  # They take no arguments of their own.
+    assert untried == {
+        "resume",
+        "delete",
+        "counts",
+        "workers",
+    }  # They take no arguments of their own.

@@ -164,7 +164,7 @@ def test_a_long_reason_is_cut_and_an_odd_one_is_kept_readable(queue: Queue) -> N
 
 # ------------------------------------------------------------------------ too late
 
-SETTLE: dict[str, Callable[[Queue, Lease], None]] = {
+SETTLE: dict[str, Callable[[Queue, Lease], object]] = {
     "release": lambda queue, lease: queue.release(lease),
     "release after": lambda queue, lease: queue.release(lease, after=5),
     "release lapsed": lambda queue, lease: queue.release(lease, lapsed="crashed"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from conftest import Clock
-from holdfast import Lease, NewJob, Queue
+from holdfast import Lease, NewJob, Queue, Update
 from holdfast.asking import Done, Requeue
 
 
@@ -118,6 +118,42 @@ def all_silent(stage: Stage) -> None:
     stage.clock.advance(10)
 
 
+def one_failed(stage: Stage) -> None:
+    stage.queue.add("first", id="first", priority=70, result_for=100)
+    stage.queue.fail(stage.queue.lease_many(1, 30)[0], error="broken")
+
+
+def one_handled(stage: Stage) -> None:
+    one_failed(stage)
+    stage.held += stage.queue.lease_many(1, 30, failed=True)
+
+
+def one_marked(stage: Stage) -> None:
+    three_leases(stage)
+    stage.other.cancel("second")
+
+
+def one_replaced(stage: Stage) -> None:
+    three_leases(stage)
+    stage.other.add("new", id="first", on_conflict="update", delay=5, handler="h")
+
+
+def one_failure_left(stage: Stage) -> None:
+    stage.queue.add("first", id="first", max_failures=0)
+    stage.held += stage.queue.lease_many(1, 30)
+    stage.other.add("new", id="first", on_conflict="update")
+
+
+def four_states(stage: Stage) -> None:
+    """One job is leased, one failed, one delayed, one ready: all with the same payload."""
+    stage.queue.add("same", id="failed")
+    stage.queue.fail(stage.queue.lease_many(1, 30)[0], error="broken")
+    stage.queue.add("same", id="leased")
+    stage.held += stage.queue.lease_many(1, 30)
+    stage.queue.add("same", id="delayed", delay=60, result_for=100)
+    stage.queue.add("same", id="ready")
+
+
 def paused(stage: Stage) -> None:
     three_jobs(stage)
     stage.queue.pause()
@@ -161,6 +197,20 @@ def lost_complete_with_follow_ups(stage: Stage) -> object:
 
 def add_by_other(stage: Stage) -> None:
     stage.other.add("waited for", id="waited for")
+
+
+def update_many_kinds(stage: Stage) -> object:
+    return stage.queue.add_many(
+        [
+            NewJob("a", id="leased", priority=60),
+            NewJob("b", id="leased", delay=9),
+            NewJob("c", id="failed"),
+            NewJob("d", id="delayed", handler="h"),
+            NewJob("e", id="ready", delay=5),
+            NewJob("f", id="new"),
+        ],
+        on_conflict=Update(due="later"),
+    )
 
 
 EMPTY = Scenario("nothing", nothing)
@@ -241,7 +291,42 @@ SCENARIOS = (
         one_lost_of_three,
         requeue="back",
     ),
+    Scenario("update", update_many_kinds, four_states),
+    Scenario("add with a cancelled id", lambda s: s.queue.add("new", id="second"), one_marked),
+    Scenario(
+        "lease of a failed job", lambda s: s.queue.lease_many(2, 30, failed=True), four_states
+    ),
+    Scenario("extend of a cancelled job", lambda s: s.queue.extend_many(s.held, 60), one_marked),
+    Scenario("complete a cancelled job", lambda s: s.queue.complete_many(s.held), one_marked),
+    Scenario("complete a replaced job", lambda s: s.queue.complete(s.held[0]), one_replaced),
+    Scenario("release a replaced job", lambda s: s.queue.release(s.held[0]), one_replaced),
+    Scenario("retry", lambda s: s.queue.retry(s.held[0], error="why", after=5), three_leases),
+    Scenario("retry of a lost lease", lambda s: s.queue.retry(s.held[0], error="why"), one_lost),
+    Scenario(
+        "retry, the last time", lambda s: s.queue.retry(s.held[0], error="why"), one_failure_left
+    ),
+    Scenario(
+        "retry of a failure handler",
+        lambda s: s.queue.retry(s.held[0], error="why", after=5),
+        one_handled,
+    ),
+    Scenario("fail", lambda s: s.queue.fail(s.held[0], error="why"), three_leases),
+    Scenario("fail of a replaced job", lambda s: s.queue.fail(s.held[0], error="no"), one_replaced),
+    Scenario("cancel", lambda s: s.queue.cancel("first"), three_jobs),
+    Scenario("cancel a running job", lambda s: s.queue.cancel("first"), one_replaced),
+    Scenario("cancel_matching", lambda s: s.queue.cancel_matching("same"), four_states),
+    Scenario("revive", lambda s: s.queue.revive("first"), one_failed),
+    Scenario("set_result", lambda s: s.queue.set_result("first", "some"), one_failed),
+    Scenario("fail_worker", lambda s: s.queue.fail_worker(s.held[0]), one_replaced),
+    Scenario("register", lambda s: s.queue.register(alive_for=60, queues=["some"])),
+    Scenario("repair", lambda s: s.queue.repair(), four_states, requests=10),
     Scenario("tidy", lambda s: s.queue.tidy(), all_to_tidy),
+    Scenario(
+        "tidy by rules",
+        lambda s: s.queue.tidy(held_longer_than=0, failed_longer_than=0),
+        four_states,
+        requests=2,
+    ),
     Scenario("tidy by force", lambda s: s.queue.tidy(force=True), all_silent, requeue="back"),
     Scenario("pause", lambda s: s.queue.pause(), three_jobs),
     Scenario("resume", lambda s: s.queue.resume(), paused),

@@ -9,6 +9,7 @@ import pytest
 
 from faults.scenarios import EMPTY, Scenario, Stage, nothing, three_jobs, three_leases
 from faults.theatre import Theatre, both_shells, every_call
+from holdfast import Extended
 from proxy import LATE, PASS, Kind, cut_reply
 
 # -------------------------------------------------------------- requests that come late
@@ -150,7 +151,7 @@ INTERLUDES = (
         "extended, lapsed, leased to another",
         lambda s: s.queue.extend(s.held[0], 1),
         lapse_and_lease_to_other,
-        None,
+        Extended.HELD,
         other_can_complete,
     ),
     Interlude(

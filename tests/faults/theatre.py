@@ -123,7 +123,7 @@ class Theatre:
     def hidden(self, stage: Stage) -> int:
         """Return how many jobs are leased though nobody on the stage knows of it."""
         known = stage.queue.extend_many([*stage.held, *stage.held_by_other], 30)
-        return stage.queue.counts().leased - known.count(True)
+        return stage.queue.counts().leased - sum(map(bool, known))
 
 
 def comparable(answer: Any) -> Any:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from holdfast.engine import calls
 from holdfast.engine.calls import Call, Entry
-from model.model import NEVER, Settle
+from holdfast.job import Update
+from model.values import NEVER, Settle
 
 START = 1_700_000_000_000
 MINUTE = 60_000
@@ -32,14 +33,14 @@ callers = st.sampled_from(["ann", "bob", "cyd"])
 # Before a call: so many ms from now, or to the next moment of a kind, or just beside it.
 Time: TypeAlias = tuple[str, int]
 times = st.sampled_from(
-    [("now", 0)] * 14
+    [("now", 0)] * 48
     + [("now", ms) for ms in (1, 500, 999, 1_000, 4_000, MINUTE, HOUR, 200 * HOUR)]
     + [("now", ms) for ms in (-1, -999, -MINUTE, -2 * HOUR)]
     + [("lapse", ms) for ms in (0, 0, 0, 0, 1, -1, -400)]
     + [("due", ms) for ms in (0, 0, 1, -1, -400)]
     + [("patience", ms) for ms in (0, 0, -1)]
-    + [(kind, ms) for kind in ("second", "forget", "free") for ms in (0, -1)]
-    + [(kind, ms) for kind in ("silence", "caller") for ms in (0, 1)]
+    + [(kind, ms) for kind in ("second", "forget", "free", "handling") for ms in (0, -1)]
+    + [(kind, ms) for kind in ("silence", "caller", "worker") for ms in (0, 1)]
 )
 
 
@@ -48,21 +49,42 @@ def beside(*kinds: str) -> st.SearchStrategy[Time]:
     return st.sampled_from([("now", 0), *((kind, ms) for kind in kinds for ms in (0, -1, -400))])
 
 
-ids = st.sampled_from(["a", "b", "c", "d", "e", "ü\n{x}\0"])
+class _Long(str):
+    """An id as long as it may be: to file a job under another one must cut it, in an ü."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "LONG"
+
+
+ids = st.sampled_from(["a", "b", "c", "d", "ü\n{x}\0", _Long("x" * 495 + "ü" * 8 + "x")])
 counts = st.sampled_from([1, 2, 3, 1000])
 lease_times = st.sampled_from([4_000, 4_000, 1_000, 1_000, 1, 5_000, 30_000, HOUR, NEVER])
 results = st.sampled_from([None, b"", b"done", b"\0\xff\r\n"])
 release_times = st.sampled_from([None, None, None, 0, 1, 1, 999, 1_000, 3_000, HOUR, NEVER])
-reasons = st.sampled_from(["", "", "", "killed", "ü: timed out"])
+retry_times = st.sampled_from([0, 1, 999, 1_000, 3_000, 3_000, HOUR, NEVER])
+reasons = st.sampled_from(["", "", "killed", "ü: timed out"])
+ages = st.sampled_from([None, 0, 0, 1, 1_000, 4_000, HOUR])
 
 # Which lease to present: one that counts, one that was taken back, one of all that ever
-# were, or one never given.
+# were, or one never given; or one that counts, of a job that was updated or cancelled
+# meanwhile, or of a failure handler.
 Pick: TypeAlias = tuple[str, int]
+LEASES = ["updated", "cancelled", "handled"]
 picks = st.tuples(
-    st.sampled_from(["held", "held", "held", "reclaimed", "old", "never given"]),
+    st.sampled_from(["held"] * 4 + LEASES + ["reclaimed", "old", "never given"]),
     st.integers(0, 7),
 )
 several_picks = st.lists(picks, min_size=1, max_size=4)
+kinds = st.sampled_from(["leased", *LEASES])
+WAYS = ["complete", "retry", "fail", "release", "lapse", "lease", "force", "extend"]
+ways = st.sampled_from([*WAYS, "retry", "release"])
+
+# Which id to name: one of those that stand in a state, or any.
+STATES = ["leased", "leased", "cancelled", "reclaimed", "ready", "delayed", "failed", "ended"]
+names = st.tuples(st.sampled_from([*STATES, "any"]), st.integers(0, 7))
+several_names = st.lists(names, min_size=1, max_size=3)
 
 
 @dataclass(frozen=True)
@@ -73,27 +95,43 @@ class Wanted:
     due: str
     priority: int
     options: dict[str, Any]
-    size: int
+    payload: str
 
 
 DUES = ["+0", "+1", "+999", "+1000", "+4000", f"+{HOUR}", f"+{NEVER}", "@-1", "@0", "@1", "@3000"]
 OPTIONS = [
     {name: value for name, value in zip(names, values, strict=True) if value != "-"}
-    for names in [("max_lapses", "result_for", "remember_for", "keep")]
+    for names in [("max_failures", "max_lapses", "result_for", "remember_for", "keep")]
     for values in itertools.product(
-        ["-", 0, 1, None], ["-", 10, math.inf], ["-", 4, 3600, math.inf], ["-", True]
+        ["-", 0, 1, None], ["-", 0, 1, None], ["-", 10, math.inf], ["-", 4, math.inf], ["-", True]
     )
 ]
+LIMITS = [{"max_failures": n, "max_lapses": m} for n in (0, 0, 1, 2) for m in (0, 0, 1, 2)]
 jobs = st.builds(
     Wanted,
     id=st.none() | ids,
     due=st.sampled_from([""] * 20 + DUES),
     priority=st.sampled_from([50, 50, 50, 51, 0, 99]),
-    options=st.sampled_from([{}] * 40 + OPTIONS + [{"result_for": 10, "remember_for": 4}] * 16),
-    size=st.sampled_from([0] * 9 + [5_000]),
+    options=st.one_of(
+        st.just(dict[str, Any]()),
+        st.sampled_from(LIMITS),
+        st.sampled_from(LIMITS),
+        st.sampled_from(OPTIONS),
+        st.just({"result_for": 10, "remember_for": 4}),
+    ),
+    payload=st.sampled_from(["own"] * 8 + ["same", "big"]),
 )
 several_jobs = st.lists(jobs, min_size=1, max_size=6)
 conflicts = st.sampled_from(["ignore", "ignore", "raise"])
+updates = st.builds(
+    Update,
+    data=st.sampled_from([True, True, False]),
+    due=st.sampled_from([True, False, "later", "earlier"]),
+    limits=st.booleans(),
+    counts=st.sampled_from([None, True, False]),
+)
+Updates: TypeAlias = list[tuple[Wanted, Update]]
+few_updates: st.SearchStrategy[Updates] = st.lists(st.tuples(jobs, updates), max_size=2)
 
 
 GOOD = Entry("good", b"", False, 50, b"", b"")
@@ -104,6 +142,9 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     "an unknown option": lambda _: calls.add(
         [GOOD, msgspec.structs.replace(GOOD, options=b"\x81\xa1x\x01")]
     ),
+    "an update of nothing known": lambda held: calls.update(
+        [GOOD, *(msgspec.structs.replace(GOOD, id=id) for id, _, _ in held)], b"1=1x"
+    ),
     "a lease for 0 ms": lambda held: calls.lease("zoe.1", 0, 1, complete=held),
     "1001 leases": lambda held: calls.lease("zoe.1", 1_000, 1_001, complete=held),
     "a token of two words": lambda held: calls.complete([*held, ("a", "ann 1", None)]),
@@ -113,4 +154,16 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     ),
     "an extension by too much": lambda held: calls.extend(held, 2**53),
     "a release into the past": lambda held: calls.release(held, after_ms=-1),
+    "a retry in the past": lambda held: calls.retry(
+        [*((id, token, 0, b"") for id, token, _ in held), ("a", "zoe.1", -1, b"")]
+    ),
+    "an error too long": lambda held: calls.fail(
+        [*((id, token, 0, b"") for id, token, _ in held), ("a", "zoe.1", 0, b"x" * 2**20)]
+    ),
+    "cancel no id": lambda held: calls.cancel([*(id for id, _, _ in held), ""]),
+    "revive nothing": lambda _: calls.revive([]),
+    "a recall of none": lambda _: calls.recall(count=0),
+    "a worker dead at once": lambda _: calls.register("zoe", 0, b"\x80"),
+    "failed for less than nothing": lambda _: calls.tidy(failed_for_ms=-1),
+    "repair of what is not there": lambda _: calls.repair((11, b"")),
 }

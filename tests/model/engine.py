@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,14 @@ from holdfast.engine import calls
 from holdfast.engine.calls import Call
 from holdfast.keys import NAMES, queue_keys
 from holdfast.wire import pack
+from model.values import NEVER
 
 SETS = ("ready", "delayed", "leased", "failed", "ended")
-HASHES = ("jobs", "holds", "facts", "results", "meta")
-TALLIES = ("leased", "completed", "released", "promoted", "reclaimed", "failed", "pruned")
+HASHES = ("jobs", "holds", "facts", "next", "results", "meta")
+TALLIES = (
+    "leased", "completed", "released", "retried", "promoted", "reclaimed", "failed", "revived",
+    "updated", "cancelling", "cancelled", "pruned", "result",
+)  # fmt: skip
 
 _numbers = itertools.count()
 
@@ -72,28 +77,33 @@ class Engine:
     def close(self) -> None:
         self._wire.ask([pack(b"DEL", *self._keys)])
 
-    def ask(self, now: int, caller: str, number: int, call: Call[Any]) -> Any:
-        """Run a changing call; a refusal is a `hiredis.ReplyError`."""
+    def ask(
+        self, now: int, caller: str, number: int, call: Call[Any], reads: Sequence[Call[Any]] = ()
+    ) -> list[Any]:
+        """Run a changing call and some that only read; a refusal is a `hiredis.ReplyError`."""
         command = self._pack(call, now, caller.encode(), b"%d" % number)
-        reply, *self._seen = self._wire.ask([command, *self._look(now)])
-        return reply
+        commands = [command, *(self._pack(read, now) for read in reads), *self._look(now)]
+        replies = self._wire.ask(commands)
+        self._seen = replies[1 + len(reads) :]
+        return replies[: 1 + len(reads)]
 
     def take_wake(self) -> None:
         """Be the sleeper who hears the wake."""
         self._wire.ask([self._hush])
 
     def _look(self, now: int) -> list[bytes]:
-        return [self._pack(calls.counts(), now), self._pack(calls.audit(), now), *self._looks]
+        looks: list[Call[Any]] = [calls.counts(), calls.audit(), calls.workers()]
+        return [*(self._pack(look, now) for look in looks), *self._looks]
 
     def view(self, now: int) -> dict[str, Any]:
         """Return all that the model must show as well."""
-        counted, audited, *found = self._seen or self._wire.ask(self._look(now))
+        counted, audited, registered, *found = self._seen or self._wire.ask(self._look(now))
         self._seen = None
         ready, delayed, leased, failed, ended = (
             [(id.decode(), int(score)) for id, score in _pairs(zset)] for zset in found[:5]
         )
-        jobs, holds, facts, results, meta = (
-            {field.decode(): value for field, value in _pairs(fields)} for fields in found[5:10]
+        jobs, holds, facts, successors, results, meta = (
+            {field.decode(): value for field, value in _pairs(fields)} for fields in found[5:11]
         )
         return {
             "ready": [(id, 99 - rank // 2**46) for id, rank in ready],
@@ -105,11 +115,14 @@ class Engine:
             "tokens": {id: hold.decode().split(" ")[0] for id, hold in holds.items()},
             "facts": {id: msgspec.msgpack.decode(packed) for id, packed in facts.items()},
             "results": results,
+            "next": {id: _successor(packed) for id, packed in successors.items()},
+            "workers": _workers(registered),
+            "sequence": int(meta.get("sequence", 0)),
             "tally": _tally({name: int(count) for name, count in meta.items()}),
             "seen": int(meta["seen"]) if "seen" in meta else None,
             "patience": int(meta.get("grace", 0)),
-            "callers": {caller.decode() for caller in found[10]},
-            "wake": found[11],
+            "callers": {caller.decode() for caller in found[11]},
+            "wake": found[12],
             "problems": self._problems(audited, now),
             "counts": msgspec.structs.asdict(calls.counts().read(counted)),
         }
@@ -127,6 +140,49 @@ class Engine:
     def _pack(self, call: Call[Any], now: int, *who: bytes) -> bytes:
         head = (b"EVALSHA", call.script.sha, b"%d" % len(self._keys), *self._keys)
         return pack(*head, b"%d" % now, *who, *call.args)
+
+
+def _workers(reply: Any) -> dict[str, tuple[float, bool]]:
+    workers = calls.workers().read(reply)
+    return {worker.holder: (worker.alive_until, worker.alive) for worker in workers}
+
+
+class _Successor(msgspec.Struct):
+    payload: msgspec.Raw
+    data: bool
+    due: int
+    priority: int
+    options: msgspec.Raw
+    limits: bool
+    counts: bool
+    most: int = NEVER
+    least: int = 0
+
+
+_decode_successor = msgspec.msgpack.Decoder(_Successor).decode
+
+
+def _successor(packed: bytes) -> dict[str, Any]:
+    """Read an update that waits; its two bounds as what they make of the extremes."""
+    found = _decode_successor(packed)
+    options = _text(found.options)
+    return {
+        "payload": _text(found.payload),
+        "data": found.data,
+        "due": found.due,
+        "soonest": found.least,
+        "latest": max(found.most, found.least),
+        "priority": found.priority,
+        "options": msgspec.msgpack.decode(options) if options else {},
+        "limits": found.limits,
+        "counts": found.counts,
+    }
+
+
+def _text(raw: msgspec.Raw) -> bytes:
+    """Return the bytes that Lua packed as text, which they need not be; none for false."""
+    packed = bytes(raw)
+    return packed[{0xD9: 2, 0xDA: 3, 0xDB: 5}.get(packed[0], 1) :]
 
 
 def _pairs(flat: list[bytes]) -> zip[tuple[bytes, bytes]]:

@@ -8,93 +8,64 @@ and answered in each step.
 
 from __future__ import annotations
 
-import itertools
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
-import hiredis
-import msgspec
-from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
-from holdfast import arguments
 from holdfast.engine import calls
-from holdfast.engine.calls import Call, Entry
-from holdfast.job import NO_FACTS, Facts
+from holdfast.job import Update
 from model import views
+from model.acting import Acting
 from model.choices import (
     CALLERS,
     HOUR,
     NONSENSE,
-    START,
     Pick,
     Time,
+    Updates,
     Wanted,
+    ages,
     beside,
     callers,
     conflicts,
     counts,
+    few_updates,
+    ids,
     jobs,
+    kinds,
     lease_times,
+    names,
     picks,
     reasons,
     release_times,
     results,
+    retry_times,
     several_jobs,
+    several_names,
     several_picks,
     times,
+    updates,
+    ways,
 )
-from model.engine import Engine, Wire
-from model.model import CALLER_IS_KEPT, SILENCE, Given, Model, Refusal, Settle
+from model.comparing import with_results
+from model.hearing import CALLER_IS_KEPT, SILENCE
+from model.values import filed_id
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A call on its way, kept so that it can be sent again."""
-
-    caller: str
-    number: int
-    call: Call[Any]
-    question: partial[Any]
-    read: Callable[[Any], Any]
-    """The reply, in the model's words."""
-
-    def __str__(self) -> str:
-        asked = ", ".join(map(_short, self.question.args))
-        return f"{self.caller} {self.number}: {self.question.func.__name__}({asked})"
-
-
-class Histories(RuleBasedStateMachine):
+class Histories(Acting):
     """Every transition, by several callers, on one queue."""
-
-    def __init__(self, wire: Wire, requeue: str, steps: list[int]) -> None:
-        super().__init__()
-        self.engine = Engine(wire)
-        self.model = Model(requeue)
-        self.to_the_back = requeue == "back"
-        self.now = START
-        self.steps = steps
-        self.age = 0
-        self.plain = False
-        self.serial = itertools.count(1)
-        self.last_number = {caller: start for caller, (start, _) in CALLERS.items()}
-        self.sent: list[Sent] = []
-        self.given: list[tuple[str, str]] = []
-
-    def teardown(self) -> None:
-        self.engine.close()
 
     # ------------------------------------------------------------------- add
 
-    @initialize(wanted=st.lists(jobs, max_size=8), plain=st.sampled_from([False, False, True]))
+    @initialize(
+        wanted=st.lists(jobs, max_size=8), plain=st.sampled_from([False, False, False, True])
+    )
     def begin(self, wanted: list[Wanted], plain: bool) -> None:
         """Let eve add some jobs, who is not heard again unless she asks the same again.
 
-        In a plain history no job has facts before it lapses.
+        In a plain history no job has facts before it lapses, fails or is cancelled.
         """
         self.plain = plain
         if wanted:
@@ -120,28 +91,44 @@ class Histories(RuleBasedStateMachine):
         among = now or sorted(ended)
         self._add(caller, [replace(job, id=among[which % len(among)])], "ignore")
 
-    def _add(self, caller: str, wanted: list[Wanted], on_conflict: str) -> None:
-        given, entries = self._jobs(wanted)
-        call = calls.add(entries, on_conflict=on_conflict)
-        self._ask(
-            caller,
-            call,
-            partial(self.model.add, given, on_conflict),
-            lambda reply: [receipt.state or "created" for receipt in call.read(reply)],
-        )
+    @rule(caller=callers, wanted=several_jobs, which=st.integers(0, 7), on_conflict=conflicts)
+    def add_a_cancelled_id(
+        self, caller: str, wanted: list[Wanted], which: int, on_conflict: str
+    ) -> None:
+        self._need("cancelled", caller)
+        self._add(caller, wanted, on_conflict, self._name("cancelled", which))
+
+    @rule(time=times, caller=callers, wanted=several_jobs, how=updates, id=ids)
+    def update_many(
+        self, time: Time, caller: str, wanted: list[Wanted], how: Update, id: str
+    ) -> None:
+        self._pass(time)
+        self._update(caller, wanted, how, id)
+
+    @rule(time=times, caller=callers, job=jobs, name=names, how=updates)
+    def update(self, time: Time, caller: str, job: Wanted, name: Pick, how: Update) -> None:
+        self._need(name[0], caller)
+        self._pass(time)
+        self._update(caller, [job], how, self._name(*name))
+
+    @rule(caller=callers, wanted=several_jobs, which=st.integers(0, 7), how=updates)
+    def update_what_is_leased(
+        self, caller: str, wanted: list[Wanted], which: int, how: Update
+    ) -> None:
+        """Update several, beginning with one of them, and going on with all that are leased."""
+        self._need("leased", caller)
+        leased = sorted(self.model.times("leased"))
+        wanted = [
+            replace(job, id=leased[(which + i) % len(leased)]) for i, job in enumerate(wanted)
+        ]
+        self._update(caller, wanted, how, None)
 
     # ----------------------------------------------------------------- lease
 
-    @rule(time=times, caller=callers, count=counts, ms=lease_times)
-    def lease(self, time: Time, caller: str, count: int, ms: int) -> None:
+    @rule(time=times, caller=callers, count=counts, ms=lease_times, failed=st.booleans())
+    def lease(self, time: Time, caller: str, count: int, ms: int, failed: bool) -> None:
         self._pass(time)
-        self._lease(caller, count, ms, [])
-
-    @precondition(lambda self: self.model.ready() and not self.model.paused)
-    @rule(time=times, caller=callers, count=counts, ms=lease_times)
-    def lease_what_is_ready(self, time: Time, caller: str, count: int, ms: int) -> None:
-        self._pass(time)
-        self._lease(caller, count, ms, [])
+        self._lease(caller, count, ms, [], failed=failed)
 
     @precondition(lambda self: not self.model.ready() and not self.model.paused)
     @rule(time=beside("lapse", "due", "patience"), caller=callers, count=counts, ms=lease_times)
@@ -149,50 +136,38 @@ class Histories(RuleBasedStateMachine):
         self._pass(time)
         self._lease(caller, count, ms, [])
 
-    @precondition(lambda self: self.given)
+    @rule(time=beside("handling"), caller=callers, count=counts, ms=lease_times)
+    def lease_what_has_failed(self, time: Time, caller: str, count: int, ms: int) -> None:
+        self._need("failed", caller)
+        self._pass(time)
+        self._lease(caller, count, ms, [], failed=True)
+
     @rule(
         time=times, caller=callers, count=counts, ms=lease_times, done=several_picks,
-        result=results,
+        result=results, failed=st.booleans(),
     )  # fmt: skip
     def complete_and_lease(
-        self, time: Time, caller: str, count: int, ms: int, done: list[Pick], result: bytes | None
-    ) -> None:
+        self, time: Time, caller: str, count: int, ms: int, done: list[Pick],
+        result: bytes | None, failed: bool,
+    ) -> None:  # fmt: skip
+        self._need("leased", caller)
         self._pass(time)
-        self._lease(caller, count, ms, self._settles(done, result))
+        self._lease(caller, count, ms, self._settles(done, result), failed=failed)
 
-    def _lease(self, caller: str, count: int, ms: int, done: list[Settle]) -> None:
-        token = f"{caller}.{next(self.serial)}"
-        call = calls.lease(token, ms, count, to_the_back=self.to_the_back, complete=done)
-
-        def read(reply: Any) -> tuple[list[Any], list[bool], int]:
-            granted = call.read(reply)
-            leases = granted.leases
-            assert {lease.token for lease in leases} <= {token}
-            given = [(lease.id, token) for lease in leases]
-            self.given += [lease for lease in given if lease not in self.given]
-            shown = [(lease.id, lease.data, _differing(lease.facts)) for lease in leases]
-            return shown, leases.completed, round(granted.ask_again * 1000)
-
-        self._ask(caller, call, partial(self.model.lease, token, ms, count, done), read)
-
-    @precondition(lambda self: self.given)
     @rule(time=times, caller=callers, picked=several_picks, ms=lease_times)
     def extend(self, time: Time, caller: str, picked: list[Pick], ms: int) -> None:
+        self._need("leased", caller)
         self._pass(time)
-        settles = self._settles(picked)
-        self._ask(caller, calls.extend(settles, ms), partial(self.model.extend, settles, ms))
+        self._extend(caller, self._settles(picked), ms)
 
     # ---------------------------------------------------------------- settle
 
-    @precondition(lambda self: self.given)
     @rule(time=times, caller=callers, picked=several_picks, result=results)
     def complete(self, time: Time, caller: str, picked: list[Pick], result: bytes | None) -> None:
+        self._need("leased", caller)
         self._pass(time)
-        settles = self._settles(picked, result)
-        question = partial(self.model.complete, settles, [])
-        self._ask(caller, calls.complete(settles), question, _read_completed)
+        self._complete(caller, self._settles(picked, result), [])
 
-    @precondition(lambda self: self.given)
     @rule(
         time=times, caller=callers, picked=picks, result=results, wanted=several_jobs,
         itself=st.booleans(),
@@ -201,61 +176,207 @@ class Histories(RuleBasedStateMachine):
         self, time: Time, caller: str, picked: Pick, result: bytes | None, wanted: list[Wanted],
         itself: bool,
     ) -> None:  # fmt: skip
+        self._need("leased", caller)
         self._pass(time)
         settles = self._settles([picked], result)
-        follow_ups, entries = self._jobs(wanted, settles[0][0] if itself else None)
-        question = partial(self.model.complete, settles, follow_ups)
-        self._ask(caller, calls.complete(settles, add=entries), question, _read_completed)
+        self._complete(caller, settles, wanted, first_id=settles[0][0] if itself else None)
 
-    @rule(
-        time=times, caller=callers, result=results, wanted=st.none() | jobs,
-        forced=st.lists(st.integers(0, 7), min_size=1, max_size=4),
-    )  # fmt: skip
+    @rule(time=times, caller=callers, result=results, wanted=st.none() | jobs, forced=several_names)
     def complete_by_force(
         self, time: Time, caller: str, result: bytes | None, wanted: Wanted | None,
-        forced: list[int],
+        forced: list[Pick],
     ) -> None:  # fmt: skip
         self._pass(time)
-        known = ["nobody", *self.model.endings, *self.model.jobs]
-        picked = [(known[-1 - n % len(known)], "-") for n in forced]
-        settles = _with_results(picked[:1] if wanted else picked, result)
-        follow_ups, entries = self._jobs([wanted] if wanted else [])
-        question = partial(self.model.complete_by_force, settles, follow_ups)
-        call = calls.complete(settles, force=True, add=entries)
-        self._ask(caller, call, question, _read_completed)
+        settles = with_results([(id, "-") for id in self._names(forced)], result)
+        if wanted:
+            self._complete(caller, settles[:1], [wanted], force=True)
+        else:
+            self._complete(caller, settles, [], force=True)
 
-    @precondition(lambda self: self.given)
+    @rule(time=times, caller=callers, picked=several_picks, wait=retry_times, error=reasons)
+    def retry(self, time: Time, caller: str, picked: list[Pick], wait: int, error: str) -> None:
+        self._need("leased", caller)
+        self._pass(time)
+        self._retry_or_fail("retry", caller, self._settles(picked), wait, error)
+
+    @rule(time=times, caller=callers, picked=several_picks, error=reasons)
+    def fail(self, time: Time, caller: str, picked: list[Pick], error: str) -> None:
+        self._need("leased", caller)
+        self._pass(time)
+        self._retry_or_fail("fail", caller, self._settles(picked), 0, error)
+
     @rule(time=times, caller=callers, picked=several_picks, after=release_times, lapsed=reasons)
     def release(
         self, time: Time, caller: str, picked: list[Pick], after: int | None, lapsed: str
     ) -> None:
+        self._need("leased", caller)
         self._pass(time)
-        settles = self._settles(picked)
-        call = calls.release(
-            settles, after_ms=after, to_the_back=self.to_the_back, lapsed=lapsed.encode()
-        )
-        self._ask(caller, call, partial(self.model.release, settles, after, lapsed))
+        self._release(caller, self._settles(picked), after, lapsed)
+
+    @rule(time=times, caller=callers, way=ways, after=release_times, before=few_updates)
+    def settle_what_was_updated(
+        self, time: Time, caller: str, way: str, after: int | None, before: Updates
+    ) -> None:
+        self._settle_what("updated", time, caller, way, after, before)
+
+    @rule(time=times, caller=callers, way=ways, after=release_times, before=few_updates)
+    def settle_what_was_cancelled(
+        self, time: Time, caller: str, way: str, after: int | None, before: Updates
+    ) -> None:
+        self._settle_what("cancelled", time, caller, way, after, before)
+
+    @rule(time=times, caller=callers, way=ways, after=release_times, before=few_updates)
+    def settle_what_is_handled(
+        self, time: Time, caller: str, way: str, after: int | None, before: Updates
+    ) -> None:
+        self._settle_what("handled", time, caller, way, after, before)
+
+    def _settle_what(
+        self, kind: str, time: Time, caller: str, way: str, after: int | None, before: Updates
+    ) -> None:
+        """Settle two of a kind in some way, after more updates of the first."""
+        self._need(kind, caller)
+        settles = self._settles([(kind, 0), (kind, 1)], b"done")
+        for job, how in before:
+            self._update(caller, [job], how, settles[0][0])
+            self.both_agree()
+        self._pass(time)
+        self._settle_as(way, caller, settles, after)
+
+    @rule(time=times, caller=callers, way=ways, after=release_times, before=few_updates)
+    def settle_what_was_taken_back(
+        self, time: Time, caller: str, way: str, after: int | None, before: Updates
+    ) -> None:
+        self._settle_what("reclaimed", time, caller, way, after, before)
+
+    @precondition(lambda self: not self.plain)
+    @rule(
+        caller=callers, job=jobs, how=st.none() | updates,
+        way=st.sampled_from(["retry", "lapse", "reclaim", "recall"]),
+    )  # fmt: skip
+    def use_up_the_limits(self, caller: str, job: Wanted, how: Update | None, way: str) -> None:
+        """Of a job that was updated meanwhile, or not."""
+        self._need("at its limits", caller)
+        [id, *_] = [id for id in self.model.jobs if self._is_at_its_limits(id)]
+        if how:
+            self._update(caller, [job], how, id)
+            self.both_agree()
+        if way == "reclaim":
+            self.tidy(("lapse", 0), caller, force=True, failed_for=None)
+        elif way == "recall":
+            self._recall(caller, "", None)
+        else:
+            token = self.model.jobs[id].token or ""
+            self._settle_as(way, caller, [(id, token, None)], 1_000)
+
+    @rule(caller=callers, job=jobs, way=st.sampled_from(["fail", "retry", "lapse"]))
+    def fail_where_the_other_name_is_taken(self, caller: str, job: Wanted, way: str) -> None:
+        """The one under which a job is filed that failed and has a successor."""
+        self._need("updated", caller)
+        settles = self._settles([("updated", 0)])
+        taken = filed_id(settles[0][0], self.model.numbers + 2)
+        self._add(caller, [job], "ignore", taken)
+        self.both_agree()
+        self._settle_as(way, caller, settles, 1_000)
+
+    @rule(caller=callers, ways=st.lists(st.sampled_from(["retry", "lapse"]), max_size=4))
+    def handle_in_vain(self, caller: str, ways: list[str]) -> None:
+        """Until no failure handler may have it any more."""
+        for way in ways:
+            self._settle_what("handled", ("now", 0), caller, way, 1_000, [])
+            self.both_agree()
+            self._pass(("handling", 0))
+
+    # ------------------------------------------------------------------ jobs
+
+    @rule(time=times, caller=callers, named=several_names, running=st.booleans())
+    def cancel(self, time: Time, caller: str, named: list[Pick], running: bool) -> None:
+        self._need(named[0][0], caller)
+        self._pass(time)
+        self._cancel(caller, self._names(named), running)
+
+    @rule(caller=callers, which=st.lists(st.integers(0, 7), min_size=1, max_size=2))
+    def cancel_what_is_leased(self, caller: str, which: list[int]) -> None:
+        self._need("leased", caller)
+        self._cancel(caller, [self._name("leased", n) for n in which], True)
+
+    @rule(time=times, caller=callers, name=names, running=st.booleans())
+    def cancel_matching(self, time: Time, caller: str, name: Pick, running: bool) -> None:
+        self._pass(time)
+        job = self.model.jobs.get(self._name(*name))
+        payload = job.payload if job else b"nobody's"
+        self._cancel_matching(caller, payload, running)
+
+    @rule(time=times, caller=callers, named=several_names, which=st.integers(0, 7))
+    def revive(self, time: Time, caller: str, named: list[Pick], which: int) -> None:
+        self._need("failed", caller)
+        self._pass(time)
+        ids = [self._name("failed", which), *self._names(named[1:])]
+        self._ask(caller, calls.revive(ids), partial(self.model.revive, ids))
+
+    @rule(time=times, caller=callers, name=names, keeping=st.booleans(), result=results)
+    def set_result(
+        self, time: Time, caller: str, name: Pick, keeping: bool, result: bytes | None
+    ) -> None:
+        """Take one that keeps results, if there is one."""
+        self._pass(time)
+        keep = [id for id, job in self.model.jobs.items() if "result_for" in job.options]
+        keep += self.model.endings
+        id, stored = keep[-1] if keep and keeping else self._name(*name), result or b""
+        call = calls.set_result(id, stored)
+        words = {"1": "stored", "0": "no such job", "n": "keeps none"}
+        question = partial(self.model.set_result, id, stored)
+        self._ask(caller, call, question, lambda reply: words[call.read(reply)])
 
     # ---------------------------------------------------------------- manage
 
-    @rule(time=times, caller=callers, force=st.booleans())
-    def tidy(self, time: Time, caller: str, force: bool) -> None:
+    @rule(time=times, caller=callers, force=st.booleans(), failed_for=ages)
+    def tidy(self, time: Time, caller: str, force: bool, failed_for: int | None) -> None:
         self._pass(time)
-        call = calls.tidy(to_the_back=self.to_the_back, force=force)
-        self._ask(caller, call, partial(self.model.tidy, force), tuple)
+        self._tidy(caller, force, failed_for)
 
-    @precondition(lambda self: self.model.times("leased"))
-    @rule(time=beside("lapse"), caller=callers)
-    def reclaim_what_lapses(self, time: Time, caller: str) -> None:
-        self.tidy(time, caller, force=True)
-
-    @rule(time=times, caller=callers, resume=st.sampled_from([True, True, False]))
-    def pause_or_resume(self, time: Time, caller: str, resume: bool) -> None:
-        self._pass(time)
-        if resume:
-            self._ask(caller, calls.resume(), partial(self.model.resume))
+    @rule(
+        time=st.sampled_from([("lapse", 0), ("lapse", 1), ("lapse", -1)]), caller=callers,
+        kind=kinds, lease=st.booleans(),
+    )  # fmt: skip
+    def reclaim_what_lapses(self, time: Time, caller: str, kind: str, lease: bool) -> None:
+        self._need(kind, caller)
+        if lease:
+            self.lease_when_nothing_is_ready(time, caller, 1, 4_000)
         else:
+            self.tidy(time, caller, force=True, failed_for=None)
+
+    @rule(
+        time=times, caller=callers, holder=st.sampled_from(["", "ann", "bob", "an"]), longer=ages,
+        kind=kinds,
+    )  # fmt: skip
+    def recall(self, time: Time, caller: str, holder: str, longer: int | None, kind: str) -> None:
+        self._need(kind, holder if holder in CALLERS else caller)
+        self._pass(time)
+        self._recall(caller, holder, longer)
+
+    @rule(
+        time=times, caller=callers, what=st.sampled_from(["resume", "register", "pause"]),
+        ms=lease_times,
+    )  # fmt: skip
+    def manage(self, time: Time, caller: str, what: str, ms: int) -> None:
+        self._pass(time)
+        if what == "resume":
+            self._ask(caller, calls.resume(), partial(self.model.resume))
+        elif what == "pause":
             self._ask(caller, calls.pause(), partial(self.model.pause))
+        else:
+            call = calls.register(caller, ms, b"\x80")
+            self._ask(caller, call, partial(self.model.register, caller, ms))
+
+    @precondition(lambda self: self.age % 4 == 3)
+    @rule(time=times, caller=callers, count=counts)
+    def repair(self, time: Time, caller: str, count: int) -> None:
+        """Walk everything, some ids at a time."""
+        self._pass(time)
+        place = (1, b"")
+        while place:
+            place = self._repair(caller, place, count)
 
     @precondition(lambda self: self.age % 5 == 4)  # Seldom, so that histories grow.
     @rule(time=times, caller=callers)
@@ -271,7 +392,7 @@ class Histories(RuleBasedStateMachine):
         self._pass(time)
         held = [(job.id, job.token or "-", b"") for job in self.model.jobs.values()]
         call = NONSENSE[nonsense]([*held, ("a", "-", b"")])
-        reply = self.engine.ask(self.now, caller, self.last_number[caller] + 1, call)
+        [reply] = self.engine.ask(self.now, caller, self.last_number[caller] + 1, call)
         assert str(reply).startswith("INVALID"), reply
 
     # ----------------------------------------------------- replies that were lost
@@ -301,12 +422,12 @@ class Histories(RuleBasedStateMachine):
     def send_a_lease_again_that_was_lost(self, time: Time, which: int) -> None:
         self._send_the_last_of(self._lost(), time, which)
 
-    @precondition(lambda self: self.age % 3 == 2)
+    @precondition(lambda self: self.age % 6 == 5)
     @rule(ms=st.sampled_from([CALLER_IS_KEPT + 1, HOUR]))
     def only_bob_is_heard(self, ms: int) -> None:
         """After a silence it may be the clock that jumped; when it is over they are forgotten."""
-        self.tidy(("now", ms), "bob", force=False)
-        self.tidy(("now", SILENCE), "bob", force=False)
+        self.tidy(("now", ms), "bob", force=False, failed_for=None)
+        self.tidy(("now", SILENCE), "bob", force=False, failed_for=None)
         kept = {caller for caller in CALLERS if not self.model.is_forgotten(caller, self.now)}
         assert self.engine.view(self.now)["callers"] == kept
 
@@ -320,120 +441,10 @@ class Histories(RuleBasedStateMachine):
         self._pass(time)
         self._send([sent for sent in self.sent if sent.caller == caller][-1])
 
+    # ------------------------------------------------------------ what there is
+
     def _lost(self) -> list[str]:
         return [caller for caller in CALLERS if views.has_lost_leases(self.model, caller)]
 
     def _forgotten(self) -> list[str]:
         return sorted({sent.caller for sent in self.sent} - self.model.answers.keys())
-
-    # -------------------------------------------------------- both sides, compared
-
-    @invariant()
-    def both_agree(self) -> None:
-        self.steps[0] += 1
-        self.age += 1
-        seen = self.engine.view(self.now)
-        for caller in self.model.answers.keys() - seen["callers"]:
-            self.model.forget_caller(caller, self.now)
-        expected = views.view(self.model)
-        for what in expected:
-            assert seen[what] == expected[what], _differ(what, seen[what], expected[what])
-        if self.model.wake and self.age % 2:
-            self.engine.take_wake()
-            self.model.wake = 0
-
-    def _ask(
-        self, caller: str, call: Call[Any], question: partial[Any],
-        read: Callable[[Any], Any] | None = None,
-    ) -> None:  # fmt: skip
-        self.last_number[caller] += CALLERS[caller][1]
-        number = self.last_number[caller]
-        self.sent.append(Sent(caller, number, call, question, read or call.read))
-        self._send(self.sent[-1])
-
-    def _send(self, sent: Sent) -> None:
-        note(f"    at {self.now - START:+,d} ms, {sent}")
-        expected: Any
-        try:
-            expected = self.model.ask(self.now, sent.caller, sent.number, sent.question)
-            expected = views.answer(self.model, expected)
-        except Refusal as refusal:
-            expected = str(refusal)
-        answer = self.engine.ask(self.now, sent.caller, sent.number, sent.call)
-        if isinstance(answer, hiredis.ReplyError):
-            answer = re.sub(r"(STALE|EXISTS \d+).*", r"\1", str(answer))
-        else:
-            answer = sent.read(answer)
-        note(f"        -> {_short(answer)}")
-        assert answer == expected, _differ("the answer", answer, expected)
-
-    # ---------------------------------------------------------------- choosing
-
-    def _pass(self, time: Time) -> None:
-        kind, ms = time
-        if kind == "now":
-            self.now = max(self.now + ms, START // 2)
-        else:
-            soon = range(self.now + 1, self.now + 300 * HOUR)
-            moments = [moment + ms for moment in views.moments(self.model)[kind]]
-            self.now = min((moment for moment in moments if moment in soon), default=self.now)
-
-    def _jobs(
-        self, wanted: Sequence[Wanted], first_id: str | None = None
-    ) -> tuple[list[Given], list[Entry]]:
-        """Return jobs as the model and as the engine take them."""
-        given, entries = [], []
-        for i, job in enumerate(wanted):
-            serial = next(self.serial)
-            id = first_id if first_id and i == 0 else job.id
-            payload = b"%d\0\r\n\xff" % serial + b"x" * job.size
-            delay = int(job.due[1:]) if job.due.startswith("+") else None
-            at = self.now + int(job.due[1:]) if job.due.startswith("@") else None
-            due = b"" if not job.due else b"%d" % at if at is not None else job.due.encode()
-            priority, options = (50, {}) if self.plain else (job.priority, job.options)
-            packed = arguments.options(options)[1]
-            name = id or f"fresh-{serial}"
-            given.append(Given(name, payload, priority, delay, at, options, id is None))
-            entries.append(Entry(name, payload, id is None, priority, due, packed))
-        return given, entries
-
-    def _settles(self, picked: list[Pick], result: bytes | None = None) -> list[Settle]:
-        return _with_results([self._settle(kind, n) for kind, n in picked], result)
-
-    def _settle(self, kind: str, n: int) -> tuple[str, str]:
-        """Return an id and a token; the last one first, so that a short history stays short."""
-        jobs = [job for job in self.model.jobs.values() if job.token is not None]
-        held = [(job.id, job.token) for job in jobs if job.token is not None]
-        reclaimed = [settle for settle, job in zip(held, jobs, strict=True) if job.state == "ready"]
-        id, token = held[-1] if held else self.given[-1]
-        never = [(id, token[:-1]), (id, token + "0"), (id, "zoe.1"), ("nobody", token)]
-        never += [(id, other) for _, other in self.given[-3:] if other != token]
-        choice = {"held": held, "reclaimed": reclaimed, "old": self.given, "never given": never}
-        among = choice[kind] or self.given
-        return among[-1 - n % len(among)]
-
-
-def _with_results(settles: list[tuple[str, str]], result: bytes | None) -> list[Settle]:
-    """Give each a result of its own; every third has none."""
-    return [
-        (id, token, None if result is None or i % 3 == 1 else result + b"%d" % i)
-        for i, (id, token) in enumerate(settles)
-    ]
-
-
-def _read_completed(reply: list[bytes]) -> tuple[list[bool], list[str]]:
-    states = {"1": "created", **calls._STATES}
-    return [flag == ord("1") for flag in reply[0]], [states[flag] for flag in reply[1].decode()]
-
-
-def _differing(facts: Facts) -> dict[str, Any]:
-    known = msgspec.structs.asdict(facts)
-    return {name: fact for name, fact in known.items() if fact != getattr(NO_FACTS, name)}
-
-
-def _differ(what: str, seen: object, expected: object) -> str:
-    return f"{what}: the engine says {_short(seen)}, the model {_short(expected)}"
-
-
-def _short(value: object) -> str:
-    return re.sub("x{9,}", "x…x", repr(value))

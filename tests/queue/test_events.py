@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from conftest import Clock
-from engine_support import Behind, command_on, take
+from engine_support import Behind, take
 from holdfast import AsyncQueue, Event, NewJob, Queue
 from holdfast.job import read_events
-from support import DEADLINE, TestServer, wait_until
+from support import DEADLINE, TestServer, command_on, wait_until
 
 
 def heard(events: Iterable[Event], count: int) -> list[tuple[str, int, list[str]]]:

@@ -28,9 +28,11 @@ def test_the_public_names_are_these() -> None:
         "CodecError",
         "Counts",
         "Event",
+        "Extended",
         "Facts",
         "HoldfastError",
         "InvalidArgument",
+        "Job",
         "JobExists",
         "JobNotFound",
         "JobOptions",
@@ -38,6 +40,7 @@ def test_the_public_names_are_these() -> None:
         "LeaseLost",
         "Leases",
         "NewJob",
+        "Outcome",
         "Problem",
         "Queue",
         "QueueFull",
@@ -48,6 +51,8 @@ def test_the_public_names_are_these() -> None:
         "ServerUnavailable",
         "Tidied",
         "UnsupportedServer",
+        "Update",
+        "WorkerInfo",
         "WrongState",
     ]
 

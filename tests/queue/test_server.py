@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 
-from engine_support import Behind, command_on, own_server, take
+from engine_support import Behind, own_server, take
 from holdfast import (
     AsyncQueue,
     AsyncServer,
@@ -31,7 +31,7 @@ from holdfast import (
 )
 from holdfast.address import Address
 from holdfast.wire import check_health, read_health
-from support import DEADLINE, TestServer, wait_until
+from support import DEADLINE, TestServer, command_on, kill_connections, wait_until, with_login
 
 SECRET = "hunter2-$ecret"
 IN_URL = "hunter2-%24ecret"
@@ -52,10 +52,6 @@ def locked(own: TestServer) -> Iterator[TestServer]:
         yield own
         command_on(client, "AUTH", SECRET)
         client.config_set("requirepass", "")
-
-
-def with_login(url: str, login: str) -> str:
-    return url.replace("//", f"//{login}@")
 
 
 async def _use(queue: AsyncQueue, ask: Callable[[AsyncQueue], Any]) -> Any:
@@ -120,10 +116,6 @@ def test_a_server_that_lost_the_scripts_while_a_client_slept_is_given_them_again
 
 
 # ------------------------------------------------------------------ lost connections
-
-
-def kill_connections(client: redis.Redis) -> None:
-    command_on(client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
 def test_a_connection_killed_between_two_calls_is_replaced(

@@ -1,7 +1,8 @@
 -- add: nothing -> ready | delayed
 --
 -- ARGV   time, caller, number, on_conflict, groups of jobs (see read_jobs)
--- reply  one letter per job: '1' created; else the set that already has its id:
+-- reply  one letter per job: '1' created; 'L' kept until the run of this id, which was
+--        cancelled, is over; else the set that already has its id:
 --        r(eady) l(eased) d(elayed) f(ailed) e(nded) p(arked)
 --
 -- With on_conflict 'raise' one taken id refuses the whole call.
@@ -11,7 +12,7 @@ if again then return again end
 
 local groups = read_jobs(5)
 local flags = choose(groups)
-local taken = string.find(flags, '[^1]')
+local taken = string.find(flags, '[^1L]')
 if taken and ARGV[4] == 'raise' then refuse('EXISTS', tostring(taken - 1)) end
 
 create(groups)

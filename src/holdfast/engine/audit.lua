@@ -13,9 +13,10 @@ local SETS = {'ready', 'delayed', 'leased', 'failed', 'ended'}
 local SET_KEYS = {key.ready, key.delayed, key.leased, key.failed, key.ended}
 local HASHES = {'jobs', 'holds', 'facts', 'next', 'results'}
 local HASH_KEYS = {key.jobs, key.holds, key.facts, key.next, key.results}
+-- Whatever changes a queue changes one of these.
 local COUNTERS = {
-  'sequence', 'leased', 'completed', 'released', 'promoted', 'reclaimed', 'failed',
-  'pruned',
+  'sequence', 'leased', 'completed', 'released', 'promoted', 'reclaimed', 'failed', 'pruned',
+  'retried', 'updated', 'cancelling', 'cancelled', 'revived', 'result',
 }
 
 look()
@@ -54,8 +55,13 @@ local function check(id, score, set)
     if has.jobs ~= (facts.keep or false) then broken('payload of an ending') end
   else
     if not has.jobs then broken('no payload') end
-    if has.results then broken('result of a job that has not ended') end
+    if has.results and not facts.result_for_ms then broken('a result that nobody wants') end
     if facts.outcome then broken('an outcome, but not ended') end
+  end
+  if facts.cancelled and set ~= 'leased' then broken('cancelled, but not leased') end
+  if set == 'failed' and not facts.failed_at then broken('failed at no time') end
+  if facts.failed_at and set ~= 'failed' and set ~= 'leased' then
+    broken('a time of failure, but not failed')
   end
   if set == 'leased' and not has.holds then broken('leased without a hold') end
   if has.holds then
@@ -65,7 +71,7 @@ local function check(id, score, set)
     end
   end
   if has.next and set ~= 'leased' then broken('a successor, but not leased') end
-  if facts.priority and set ~= 'delayed' and set ~= 'failed' then
+  if facts.priority and set ~= 'delayed' and not facts.failed_at then
     broken('priority in the facts, but not delayed')
   end
   local given = score % RANKS <= tonumber(counted[1] or 0) and score < 100 * RANKS

@@ -12,46 +12,69 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.engine.replies import (
+    FLAG,
+    STATES,
+    Shown,
+    read_facts,
+    read_flags,
+    read_jobs,
+    read_problem,
+    read_receipts,
+    read_shown,
+    read_worker,
+)
 from holdfast.engine.script import MAX_JOBS, Script
-from holdfast.job import NO_FACTS, Counts, Facts, Lease, Leases, Problem, Receipt, State, Tidied
+from holdfast.job import (
+    Counts,
+    Extended,
+    Job,
+    Lease,
+    Leases,
+    Problem,
+    Receipt,
+    State,
+    Tidied,
+    WorkerInfo,
+)
 
 T = TypeVar("T")
 
 # Scripts that free or move work run on a full server, so that it can be drained.
 # Those that add do not.
 ADD: Final = Script("add")
+UPDATE: Final = Script("update")
 LEASE: Final = Script("lease", "allow-oom")
 COMPLETE: Final = Script("complete", "allow-oom")
 COMPLETE_AND_ADD: Final = Script("complete")
+RETRY: Final = Script("retry", "allow-oom")
+FAIL: Final = Script("fail", "allow-oom")
 RELEASE: Final = Script("release", "allow-oom")
 EXTEND: Final = Script("extend", "allow-oom")
+CANCEL: Final = Script("cancel", "allow-oom")
+CANCEL_MATCHING: Final = Script("cancel_matching", "allow-oom")
+REVIVE: Final = Script("revive", "allow-oom")
+SET_RESULT: Final = Script("set_result")
+RECALL: Final = Script("recall", "allow-oom")
+REGISTER: Final = Script("register", "allow-oom")
 TIDY: Final = Script("tidy", "allow-oom")
+REPAIR: Final = Script("repair", "allow-oom")
 PAUSE: Final = Script("pause", "allow-oom")
 RESUME: Final = Script("resume", "allow-oom")
 DELETE: Final = Script("delete", "allow-oom")
 COUNTS: Final = Script("counts", "no-writes")
+SHOW: Final = Script("show", "no-writes")
+PEEK: Final = Script("peek", "no-writes")
+WORKERS: Final = Script("workers", "no-writes")
 AUDIT: Final = Script("audit", "no-writes")
 
-SCRIPTS: Final = (
-    ADD,
-    LEASE,
-    COMPLETE,
-    COMPLETE_AND_ADD,
-    RELEASE,
-    EXTEND,
-    TIDY,
-    PAUSE,
-    RESUME,
-    DELETE,
-    COUNTS,
-    AUDIT,
-)
+SCRIPTS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Script))
 
 
 class Call(Generic[T]):
     """One call of one script."""
 
-    __slots__ = ("args", "ids", "read", "script", "undo", "wait")
+    __slots__ = ("args", "ids", "listen", "read", "script", "undo", "wait")
 
     def __init__(
         self,
@@ -60,6 +83,7 @@ class Call(Generic[T]):
         read: Callable[[Any], T],
         *,
         wait: float = 0,
+        listen: bool = True,
         undo: Callable[[T], Call[Any] | None] | None = None,
         ids: Sequence[str] = (),
     ) -> None:
@@ -67,7 +91,9 @@ class Call(Generic[T]):
         self.args = args
         self.read = read
         self.wait = wait
-        """Seconds to listen for a wake before the script runs."""
+        """Seconds to wait before the script runs,"""
+        self.listen = listen
+        """or until a wake is heard."""
         self.undo = undo
         """What to call when the answer came but nobody is there any more to take it."""
         self.ids = ids
@@ -89,16 +115,15 @@ class Entry(msgspec.Struct, frozen=True):
 Settle: TypeAlias = tuple[str, str, bytes | None]
 """An id, the token of its lease, and the result if it has one."""
 
-_FLAG: Final = {ord("0"): False, ord("1"): True}
-_STATES: Final[dict[str, State]] = {
-    "r": "ready",
-    "l": "leased",
-    "d": "delayed",
-    "f": "failed",
-    "e": "ended",
-    "p": "parked",
+Failure: TypeAlias = tuple[str, str, int, bytes]
+"""An id, the token of its lease, ms until it may be tried again, and why."""
+
+_LETTERS: Final = {state: letter.encode() for letter, state in STATES.items()}
+_EXTENDED: Final = {
+    ord("0"): Extended.LOST,
+    ord("1"): Extended.HELD,
+    ord("c"): Extended.CANCELLED,
 }
-_decode_facts = msgspec.msgpack.Decoder(Facts).decode
 
 
 # ------------------------------------------------------------------ arguments
@@ -148,22 +173,23 @@ def _results(settles: Sequence[Settle]) -> list[bytes]:
     return args
 
 
+def _failures(failures: Sequence[Failure]) -> list[bytes]:
+    args: list[bytes] = []
+    for id, token, after_ms, reason in failures:
+        args += (token.encode(), id.encode(), b"%d" % after_ms, reason)
+    return args
+
+
+def _place(place: Place) -> tuple[bytes, bytes]:
+    set_number, position = place
+    return b"%d" % set_number, b"%d" % position if position else b""
+
+
 def _flag(value: bool) -> bytes:
     return b"1" if value else b"0"
 
 
 # -------------------------------------------------------------------- replies
-
-
-def _read_flags(reply: list[bytes]) -> list[bool]:
-    return [_FLAG[flag] for flag in reply[0]]
-
-
-def _read_facts(packed: bytes) -> Facts:
-    try:
-        return _decode_facts(packed) if packed else NO_FACTS
-    except msgspec.MsgspecError:
-        return NO_FACTS  # Somebody else wrote there: the job is worth more than its facts.
 
 
 def _nothing(_reply: object) -> None:
@@ -184,17 +210,18 @@ class Granted:
 
 def add(entries: Sequence[Entry], *, on_conflict: str = "ignore") -> Call[list[Receipt]]:
     """Add jobs; at most MAX_JOBS and MAX_BYTES."""
-
-    def read(reply: list[bytes]) -> list[Receipt]:
-        if reply[0].count(b"1") == len(entries):
-            return [Receipt(entry.id) for entry in entries]
-        return [
-            Receipt(entry.id) if flag == "1" else Receipt(entry.id, False, _STATES[flag])
-            for entry, flag in zip(entries, reply[0].decode(), strict=True)
-        ]
-
     ids = [entry.id for entry in entries] if on_conflict == "raise" else ()
-    return Call(ADD, [on_conflict.encode(), *_groups(entries)], read, ids=ids)
+    return Call(
+        ADD,
+        [on_conflict.encode(), *_groups(entries)],
+        lambda reply: read_receipts(entries, reply),
+        ids=ids,
+    )
+
+
+def update(entries: Sequence[Entry], how: bytes) -> Call[list[Receipt]]:
+    """Add jobs; change those whose id is taken (`how`: see `update_of` in adding.lua)."""
+    return Call(UPDATE, [how, *_groups(entries)], lambda reply: read_receipts(entries, reply))
 
 
 def lease(
@@ -203,6 +230,7 @@ def lease(
     count: int,
     *,
     to_the_back: bool = False,
+    failed: bool = False,
     complete: Sequence[Settle] = (),
     wait: float = 0,
 ) -> Call[Granted]:
@@ -212,7 +240,7 @@ def lease(
         ids, payloads, facts, completed, wait_ms = reply
         if facts:
             leases = [
-                Lease(id.decode(), payload, token, _read_facts(fact))
+                Lease(id.decode(), payload, token, read_facts(fact))
                 for id, payload, fact in zip(ids, payloads, facts, strict=True)
             ]
         else:
@@ -220,14 +248,15 @@ def lease(
                 Lease(id.decode(), payload, token)
                 for id, payload in zip(ids, payloads, strict=True)
             ]
-        return Granted(Leases(leases, [_FLAG[flag] for flag in completed]), wait_ms / 1000)
+        return Granted(Leases(leases, [FLAG[flag] for flag in completed]), wait_ms / 1000)
 
     def undo(granted: Granted) -> Call[list[bool]] | None:
         return release(settles_of(granted.leases)) if granted.leases else None
 
-    args = [token.encode(), b"%d" % lease_ms, b"%d" % count, _flag(to_the_back)]
+    args = [token.encode(), b"%d" % lease_ms, b"%d" % count, _flag(to_the_back), _flag(failed)]
     args += [*_settles(complete), *_results(complete)]
-    return Call(LEASE, args, read, wait=wait, undo=undo)
+    # A wake tells of ready jobs: who wants failed ones must not take it from the others.
+    return Call(LEASE, args, read, wait=wait, listen=not failed, undo=undo)
 
 
 def complete(
@@ -238,7 +267,7 @@ def complete(
 ) -> Call[list[bool]]:
     """Complete jobs; with `add`, complete one and add its follow-ups."""
     args = [_flag(force), *_settles(settles), *_results(settles), *_groups(add)]
-    return Call(COMPLETE_AND_ADD if add else COMPLETE, args, _read_flags)
+    return Call(COMPLETE_AND_ADD if add else COMPLETE, args, read_flags)
 
 
 def release(
@@ -250,17 +279,124 @@ def release(
 ) -> Call[list[bool]]:
     """Give jobs back, at no cost unless `lapsed` says why a run did not answer."""
     after = b"" if after_ms is None else b"%d" % after_ms
-    return Call(RELEASE, [after, _flag(to_the_back), lapsed, *_settles(settles)], _read_flags)
+    return Call(RELEASE, [after, _flag(to_the_back), lapsed, *_settles(settles)], read_flags)
 
 
-def extend(settles: Sequence[Settle], lease_ms: int) -> Call[list[bool]]:
-    """Let leases lapse later; False where one is lost."""
-    return Call(EXTEND, [b"%d" % lease_ms, *_settles(settles)], _read_flags)
+def retry(failures: Sequence[Failure]) -> Call[list[bool]]:
+    """Count a failure of each and try again later, or fail what has spent its failures."""
+    return Call(RETRY, _failures(failures), read_flags)
 
 
-def tidy(*, to_the_back: bool = False, force: bool = False) -> Call[Tidied]:
-    """Promote, reclaim and prune, at most MAX_JOBS of each."""
-    return Call(TIDY, [_flag(to_the_back), _flag(force)], lambda reply: Tidied(*reply))
+def fail(failures: Sequence[Failure]) -> Call[list[bool]]:
+    """Fail jobs at once."""
+    return Call(FAIL, _failures(failures), read_flags)
+
+
+def extend(settles: Sequence[Settle], lease_ms: int) -> Call[list[Extended]]:
+    """Let leases lapse later."""
+    return Call(
+        EXTEND,
+        [b"%d" % lease_ms, *_settles(settles)],
+        lambda reply: [_EXTENDED[flag] for flag in reply[0]],
+    )
+
+
+def cancel(ids: Sequence[str], *, running: bool = True) -> Call[list[bool]]:
+    """Let jobs not run again; True where this call is the reason."""
+    return Call(CANCEL, [_flag(running), *(id.encode() for id in ids)], read_flags)
+
+
+Place: TypeAlias = tuple[int, int]
+"""Where a walk goes on: the number of a set, and a position in it."""
+
+
+def cancel_matching(
+    payload: bytes, *, running: bool = True, place: Place = (1, 0), count: int = MAX_JOBS
+) -> Call[tuple[int, Place | None]]:
+    """Cancel the jobs with this payload among `count` ids; return how many, and where to go on."""
+
+    def read(reply: list[int]) -> tuple[int, Place | None]:
+        cancelled, following, position = reply
+        return cancelled, (following, position) if following else None
+
+    args = [_flag(running), payload, *_place(place), b"%d" % count]
+    return Call(CANCEL_MATCHING, args, read)
+
+
+def revive(ids: Sequence[str]) -> Call[list[bool]]:
+    """Let failed jobs run again, as if they never had."""
+    return Call(REVIVE, [id.encode() for id in ids], read_flags)
+
+
+def set_result(id: str, result: bytes) -> Call[str]:
+    """Store the result of a job: '1', '0' when there is no job, 'n' when it keeps none."""
+    return Call(SET_RESULT, [id.encode(), result], lambda reply: str(reply[0].decode()))
+
+
+def recall(
+    *,
+    holder: str = "",
+    longer_than_ms: int | None = None,
+    to_the_back: bool = False,
+    position: int = 0,
+    count: int = MAX_JOBS,
+) -> Call[tuple[int, int]]:
+    """Take back the leases of a holder, or those held for longer than this.
+
+    Returns how many, and the position in `leased` at which to go on, 0 at the end.
+    """
+    longer = b"" if longer_than_ms is None else b"%d" % longer_than_ms
+    place = b"%d" % position if position else b""
+    args = [holder.encode(), longer, _flag(to_the_back), place, b"%d" % count]
+    return Call(RECALL, args, lambda reply: (reply[0], reply[1]))
+
+
+def register(holder: str, alive_ms: int, about: bytes) -> Call[None]:
+    """Put a worker into the directory."""
+    return Call(REGISTER, [holder.encode(), b"%d" % alive_ms, about], _nothing)
+
+
+def workers() -> Call[list[WorkerInfo]]:
+    """List the workers that are in the directory."""
+
+    def read(reply: list[bytes]) -> list[WorkerInfo]:
+        now = int(reply[0])
+        pairs = zip(reply[1::2], reply[2::2], strict=True)
+        found = (read_worker(holder, entry, now) for holder, entry in pairs)
+        return sorted(filter(None, found), key=lambda worker: worker.holder)
+
+    return Call(WORKERS, [], read)
+
+
+def tidy(
+    *, to_the_back: bool = False, force: bool = False, failed_for_ms: int | None = None
+) -> Call[Tidied]:
+    """Promote, reclaim, prune, drop what failed long ago: at most MAX_JOBS of each."""
+    longer = b"" if failed_for_ms is None else b"%d" % failed_for_ms
+    args = [_flag(to_the_back), _flag(force), longer]
+    return Call(TIDY, args, lambda reply: Tidied(*reply))
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """One chunk of a repair; `following` is where to go on, None at the end."""
+
+    done: list[Problem]
+    following: tuple[int, bytes] | None
+
+
+def repair(place: tuple[int, bytes] = (1, b""), count: int = 250) -> Call[Repaired]:
+    """Mend what is broken about up to `count` ids."""
+
+    def read(reply: list[Any]) -> Repaired:
+        done, stage, position = reply
+        return Repaired(
+            [read_problem(id, what) for id, what in zip(done[::2], done[1::2], strict=True)],
+            (stage, position) if stage else None,
+        )
+
+    stage, position = place
+    return Call(REPAIR, [b"%d" % stage, position, b"%d" % count], read)
 
 
 def pause() -> Call[None]:
@@ -299,22 +435,31 @@ class Audited:
     tallies: list[int]
 
 
-def audit(place: tuple[int, int] = (1, 0), count: int = MAX_JOBS) -> Call[Audited]:
+def audit(place: Place = (1, 0), count: int = MAX_JOBS) -> Call[Audited]:
     """Look at up to `count` ids from a place on; a place is a set and a position in it."""
 
     def read(reply: list[Any]) -> Audited:
         problems, following, position, stamp, totals, tallies = reply
         return Audited(
-            [Problem(id.decode(errors="backslashreplace"), what.decode()) for id, what in problems],
+            [read_problem(id, what) for id, what in problems],
             (following, position) if following else None,
             stamp,
             totals,
             tallies,
         )
 
-    set_number, position = place
-    args = [b"%d" % set_number, b"%d" % position if position else b"", b"%d" % count]
-    return Call(AUDIT, args, read)
+    return Call(AUDIT, [*_place(place), b"%d" % count], read)
+
+
+def show(id: str) -> Call[Shown | None]:
+    """Tell all that is known about one job."""
+    return Call(SHOW, [id.encode()], lambda reply: read_shown(id, reply))
+
+
+def peek(state: State, first: int, count: int) -> Call[list[Job]]:
+    """Return jobs of one state in its order, without taking them."""
+    args = [_LETTERS[state], b"%d" % first, b"%d" % count]
+    return Call(PEEK, args, lambda reply: read_jobs(state, reply))
 
 
 def settles_of(leases: Iterable[Lease]) -> list[Settle]:

@@ -3,8 +3,9 @@
 -- ARGV   time, caller, number, force, settles, results, follow-ups (see read_jobs)
 -- reply  '1' or '0' per settle, then one letter per follow-up (see add)
 --
--- Only the last token given out may complete a job, and only once. With force the id is
--- enough, whoever holds it. Follow-ups are added only when the job was completed.
+-- Only the last token given out may complete a job, and only once; a job that was cancelled
+-- meanwhile ends as that, and the answer is '0'. With force the id is enough, whoever holds
+-- it. Follow-ups are added only when the job was completed.
 
 local again = begin()
 if again then return again end
@@ -33,19 +34,18 @@ local function standing()
       if there then ids[#ids + 1], numbers[#numbers + 1] = id, #flags end
     end
   end
-  return ids, nil, table.concat(flags), numbers
+  return ids, nil, numbers, flags
 end
 
 local force = ARGV[4] == '1'
-local ids, _, flags, numbers = (force and standing or held)(groups)
+local ids, _, numbers, flags = (force and standing or held)(groups)
 if force and #ids > 0 then
   call('ZREM', key.delayed, unpack(ids))
   call('ZREM', key.failed, unpack(ids))
 end
-complete(ids, numbers, results)
 local added = ''
-if #ids > 0 and #follow_ups > 0 then
+if complete(ids, numbers, flags, results) and #follow_ups > 0 then
   added = choose(follow_ups)
   create(follow_ups)
 end
-return finish({flags, added})
+return finish({table.concat(flags), added})

@@ -1,14 +1,15 @@
--- lease: ready -> leased, after promote, reclaim and prune; first completes what is done
+-- lease: ready (or failed) -> leased, after promote, reclaim and prune; first completes what
+-- is done
 --
--- ARGV   time, caller, number, token, lease_ms, count, to_the_back, settles, results
+-- ARGV   time, caller, number, token, lease_ms, count, to_the_back, failed, settles, results
 -- reply  ids, payloads, facts ('' for none; empty when no job has any),
 --        '1' or '0' per settle, ms until it is worth asking again
 --
 -- Asking for work is what keeps the queue healthy: what is due is promoted, what lapsed
 -- is reclaimed and old endings are forgotten before we look. No other process has to be
--- alive for a job to move.
+-- alive for a job to move. With `failed` it takes failed jobs whose failure handler may run.
 
-local token = name(ARGV[4], 'token')
+local token, failed = name(ARGV[4], 'token'), ARGV[8] == '1'
 if string.find(token, '%s') then refuse('INVALID', 'token') end
 
 local function facts_beside(ids)
@@ -32,16 +33,16 @@ end
 
 -- Leave those that fit into one reply; the others go back to where they were.
 local function fit(ids, ranks)
-  local bytes, ready = 0, {}
+  local bytes, left = 0, {}
   for i = 1, #ids do
     bytes = bytes + call('HSTRLEN', key.jobs, ids[i])
     if i > 1 and bytes > MAX_BYTES then
-      ready[#ready + 1] = ranks[i]
-      ready[#ready + 1] = ids[i]
+      left[#left + 1] = failed and this.now or ranks[i]
+      left[#left + 1] = ids[i]
       ids[i] = nil
     end
   end
-  if #ready > 0 then call('ZADD', key.ready, unpack(ready)) end
+  if #left > 0 then call('ZADD', failed and key.failed or key.ready, unpack(left)) end
 end
 
 -- An id without a payload is not a job: it is dropped where we meet it, and does not hide
@@ -61,13 +62,29 @@ local function drop_ghosts(ids, ranks, payloads)
   return ghosts
 end
 
--- Take the best of `ready`: ids, ranks, payloads.
+-- Failed jobs, the longest due first, with ranks that tell their priorities.
+local function pop_failed(wanted)
+  local ids = call('ZRANGE', key.failed, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, wanted)
+  local ranks = {}
+  for i, id in ipairs(ids) do
+    ranks[i] = string.format('%d', rank_of(facts_of(id).priority or 50, 0))
+  end
+  if #ids > 0 then call('ZREM', key.failed, unpack(ids)) end
+  return ids, ranks
+end
+
+local function pop_ready(wanted)
+  local found = call('ZPOPMIN', key.ready, wanted)
+  local ids, ranks = {}, {}
+  for i = 1, #found / 2 do ids[i], ranks[i] = found[2 * i - 1], found[2 * i] end
+  return ids, ranks
+end
+
+-- Take the best: ids, ranks, payloads.
 local function take(wanted)
-  local ghosts = 0
+  local ghosts, pop = 0, failed and pop_failed or pop_ready
   while true do
-    local found = call('ZPOPMIN', key.ready, wanted)
-    local ids, ranks = {}, {}
-    for i = 1, #found / 2 do ids[i], ranks[i] = found[2 * i - 1], found[2 * i] end
+    local ids, ranks = pop(wanted)
     if #ids == 0 then return ids, ranks, {} end
     if #ids * this.largest > MAX_BYTES then fit(ids, ranks) end
     local payloads, sound = call('HMGET', key.jobs, unpack(ids)), true
@@ -102,9 +119,9 @@ end
 
 -- When something may come up by itself: the next job due, the next lease that lapses.
 local function worth_asking_in()
-  if call('ZCARD', key.ready) > 0 then return 0 end
+  if not failed and call('ZCARD', key.ready) > 0 then return 0 end
   local wait_ms = 1000
-  local due_at = call('ZRANGE', key.delayed, 0, 0, 'WITHSCORES')[2]
+  local due_at = call('ZRANGE', failed and key.failed or key.delayed, 0, 0, 'WITHSCORES')[2]
   local lapses_at = call('ZRANGE', key.leased, 0, 0, 'WITHSCORES')[2]
   if due_at then wait_ms = math.min(wait_ms, due_at - this.now) end
   if lapses_at then wait_ms = math.min(wait_ms, math.max(lapses_at, this.grace) - this.now) end
@@ -116,14 +133,15 @@ if again then return answer_again(unpack(again)) end
 
 local lease_ms = whole(ARGV[5], 1, MAX_INSTANT, 'lease_ms')
 local wanted = whole(ARGV[6], 1, MAX_JOBS, 'count')
-local groups, at = read_settles(8)
+local groups, at = read_settles(9)
 local results = read_results(at)
-local done, _, completed, numbers = held(groups)
+local done, _, numbers, flags = held(groups)
 local found = overdue()
 check_types()
-if next(results) then call('HLEN', key.results) end
+if failed then call('ZCARD', key.failed) end
 
-complete(done, numbers, results)
+complete(done, numbers, flags, results)
+local completed = table.concat(flags)
 if found then maintain(found, ARGV[7] == '1') end
 
 local ids, payloads, wait_ms = {}, {}, 1000
@@ -133,10 +151,9 @@ if not this.paused then
   if #ids > 0 then
     grant(ids, ranks, lease_ms)
     wait_ms = 0
-    this.grantable = call('ZCARD', key.ready) > 0
   else
-    this.grantable = false
     wait_ms = worth_asking_in()
   end
+  if not failed then this.grantable = #ids > 0 and call('ZCARD', key.ready) > 0 end
 end
 return finish({ids, completed, wait_ms}, {ids, payloads, facts_beside(ids), completed, wait_ms})

@@ -7,5 +7,5 @@ local again = begin()
 if again then return again end
 
 note('paused', this.now)
-this.events[1] = {'paused', 0, {}}
+this.told[1] = {kind = 'paused', ids = {}}
 return finish({1})

@@ -47,7 +47,14 @@ local function check_types()
   call('HLEN', key.holds)
   call('HLEN', key.jobs)
   this.has_facts = call('HLEN', key.facts) > 0
+  this.has_next = call('HLEN', key.next) > 0
   this.asleep = call('LLEN', key.wake) == 0
+  if this.has_facts or this.has_next then
+    call('ZCARD', key.delayed)
+    call('ZCARD', key.failed)
+    call('ZCARD', key.ended)
+    call('HLEN', key.results)
+  end
 end
 
 -- ------------------------------------------------------------ begin and end
@@ -68,8 +75,8 @@ local function look()
   this = {
     now = now, at = '', seen = tonumber(found[2]), grace = tonumber(found[3]) or 0,
     before = tonumber(found[4]), paused = found[5], largest = tonumber(found[6]) or 0,
-    new_caller = false, has_facts = false, asleep = false, grantable = false,
-    meta = layout and {} or {'layout', OUR_LAYOUT}, events = {},
+    new_caller = false, has_facts = false, has_next = false, asleep = false, grantable = false,
+    meta = layout and {} or {'layout', OUR_LAYOUT}, told = {},
   }
 end
 
@@ -134,24 +141,37 @@ local function forget_callers()
   end
 end
 
--- Remember the answer, wake a sleeper, tell whoever listens. `reply` is what goes out
--- when it is more than is remembered.
+-- Put what happened into the one event of this call. What was added is not counted: it is
+-- what is left of `sequence` without `promoted` and `requeued`.
+local function tell(kind, ids)
+  if #ids == 0 then return end
+  local told = this.told
+  for i = 1, #told do
+    local event = told[i]
+    if event.kind == kind then
+      if not event.own then event.ids, event.own = {unpack(event.ids)}, true end
+      for j = 1, #ids do event.ids[#event.ids + 1] = ids[j] end
+      return
+    end
+  end
+  told[#told + 1] = {kind = kind, ids = ids, own = false}
+end
+
+-- Remember the answer, count and tell what happened, wake a sleeper. `reply` is what goes
+-- out when it is more than is remembered.
 local function finish(answer, reply)
   call('HSET', key.calls, ARGV[2], ARGV[3] .. ' ' .. this.at .. ' ' .. cmsgpack.pack(answer))
   if #this.meta > 0 then call('HSET', key.meta, unpack(this.meta)) end
   if this.new_caller or ARGV[3] % 16 == 0 then forget_callers() end
   if this.grantable and this.asleep and not this.paused then call('LPUSH', key.wake, '1') end
-  if #this.events > 0 then redis.pcall('PUBLISH', key.events, cmsgpack.pack(this.events)) end
+  local events = {}
+  for i, event in ipairs(this.told) do
+    local kind, ids, n = event.kind, event.ids, #event.ids
+    if n > 0 and kind ~= 'added' then redis.pcall('HINCRBY', key.meta, kind, n) end
+    events[i] = {kind, n, n <= 100 and ids or {}}
+  end
+  if #events > 0 then redis.pcall('PUBLISH', key.events, cmsgpack.pack(events)) end
   return reply or answer
-end
-
--- Count what happened and put it into the one event of this call. What was added is not
--- counted: it is what is left of `sequence` without `promoted` and `requeued`.
-local function tell(kind, ids)
-  local n = #ids
-  if n == 0 then return end
-  if kind ~= 'added' then redis.pcall('HINCRBY', key.meta, kind, n) end
-  this.events[#this.events + 1] = {kind, n, n <= 100 and ids or {}}
 end
 
 -- ------------------------------------------------------------------- values
@@ -173,14 +193,15 @@ local function read_facts(packed)
   if not packed then return {}, true end
   local ok, facts = pcall(cmsgpack.unpack, packed)
   if not ok or type(facts) ~= 'table' then return {}, false end
-  local kinds = {
+  this.kinds = this.kinds or {
     handler = 'string', timeout_ms = 'number', max_failures = 'number', max_lapses = 'number',
     min_backoff_ms = 'number', max_backoff_ms = 'number', result_for_ms = 'number',
     remember_for_ms = 'number', keep = 'boolean',
     priority = 'number', failures = 'number', lapses = 'number', error = 'string',
-    failed_at = 'number', outcome = 'string', ended_at = 'number', taken_until = 'number',
+    cancelled = 'boolean', failed_at = 'number', handlings = 'number',
+    outcome = 'string', ended_at = 'number', taken_until = 'number',
   }
-  local sound = true
+  local kinds, sound = this.kinds, true
   for fact, value in pairs(facts) do
     local kind = type(value)
     if kind ~= (kinds[fact] or kind)

@@ -4,44 +4,55 @@
 --        settles
 -- reply  '1' or '0' per settle
 --
--- Costs the job nothing, unless `lapsed` says that a run did not answer.
+-- Costs the job nothing, unless `lapsed` says that a run did not answer. A job that was
+-- cancelled meanwhile ends as that. What a failure handler gives back is failed as before.
 
 local again = begin()
 if again then return again end
 
 local after = ARGV[4] ~= '' and whole(ARGV[4], 0, MAX_INSTANT, 'after') or 0
-local to_the_back = ARGV[5] == '1'
+local to_the_back, lapsed = ARGV[5] == '1', ARGV[6]
+if not lapsed or #lapsed > MAX_ERROR then refuse('INVALID', 'lapsed') end
 local groups = read_settles(7)
 check_types()
 call('ZCARD', key.delayed)
 call('ZCARD', key.failed)
 
--- leased -> delayed. The priority waits in the facts, as the score is the time.
-local function put_off(ids, holds, due_at)
-  local delayed = {}
+local ids, holds, _, flags = held(groups, true)
+local due_at = after > 0 and after_ms(after) or 0
+
+-- One by one, as each may have facts or a successor. Returns those that wait again.
+local function release_each()
+  local again_ids, cancelled = {}, {}
+  local found = call('HMGET', key.facts, unpack(ids))
   for i, id in ipairs(ids) do
-    local priority = priority_in(holds[i])
-    if priority ~= 50 then
-      local facts = facts_of(id)
-      facts.priority = priority
-      set_facts(id, facts)
+    local facts = read_facts(found[i])
+    if facts.cancelled then
+      cancelled[#cancelled + 1] = id
+      end_job(id, facts, 'cancelled')
+    elseif facts.failed_at then
+      put_failed(id, holds[i], facts, math.max(due_at, this.now))
+    else
+      again_ids[#again_ids + 1] = id
+      put_back(id, holds[i], facts, due_at, to_the_back)
     end
-    delayed[2 * i - 1], delayed[2 * i] = due_at, id
   end
-  call('ZREM', key.leased, unpack(ids))
-  call('ZADD', key.delayed, unpack(delayed))
-  this.grantable = this.grantable or due_at - this.now < 1000
+  tell('cancelled', cancelled)
+  return again_ids
 end
 
-local ids, holds, flags = held(groups, true)
 if #ids > 0 then
-  call('HDEL', key.holds, unpack(ids))
-  if ARGV[6] ~= '' then ids, holds = count_lapse(ids, holds, ARGV[6]) end
-  if after == 0 then
-    give_back(ids, holds, to_the_back)
-  elseif #ids > 0 then
-    put_off(ids, holds, after_ms(after))
+  if lapsed ~= '' then
+    tell('released', count_lapses(ids, holds, lapsed, due_at, to_the_back, true))
+  else
+    call('ZREM', key.leased, unpack(ids))
+    call('HDEL', key.holds, unpack(ids))
+    if due_at == 0 and not (this.has_facts or this.has_next) then
+      give_back(ids, holds, to_the_back)
+      tell('released', ids)
+    else
+      tell('released', release_each())
+    end
   end
-  tell('released', ids)
 end
-return finish({flags})
+return finish({table.concat(flags)})

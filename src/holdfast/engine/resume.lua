@@ -10,5 +10,5 @@ this.asleep = call('LLEN', key.wake) == 0
 this.grantable = call('ZCARD', key.ready) > 0
 this.paused = false
 call('HDEL', key.meta, 'paused')
-this.events[1] = {'resumed', 0, {}}
+this.told[1] = {kind = 'resumed', ids = {}}
 return finish({1})

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.keys import MAX_NAME_BYTES, NAMES
 
 MAX_JOBS: Final = 1000
@@ -26,9 +27,15 @@ BOUNDS: Final = {
     "MAX_JOBS": MAX_JOBS,
     "MAX_BYTES": MAX_BYTES,
     "MAX_NAME": MAX_NAME_BYTES,
+    "MAX_ERROR": MAX_ERROR_BYTES,
     "MAX_PRIORITY": 99,
     "MAX_INSTANT": 2**53 - 1,  # the latest; as a duration: for ever
     "DEFAULT_LAPSES": 3,
+    "DEFAULT_FAILURES": 10,
+    "MAX_HANDLINGS": 100,  # how often a failure handler may try
+    "HANDLING_MS": 10_000,  # before it may try again, doubled with each time
+    "MAX_HANDLING_MS": 900_000,
+    "SPENT": 2**52,  # a time from here on: no failure handler may have it any more
     "RANKS": 2**46,  # of one priority
     "OUR_LAYOUT": 1,  # of the keys and what is in them
     "SILENCE_MS": 5_000,  # nobody called for longer: holders get as long again
@@ -39,9 +46,11 @@ BOUNDS: Final = {
 SHARED: Final = (
     "prelude",
     "shared/settling",
-    "shared/completing",
+    "shared/waiting",
+    "shared/ending",
     "shared/returning",
     "shared/maintaining",
+    "shared/cancelling",
     "shared/adding",
 )
 """The files of functions that transitions share, each after those that it needs."""

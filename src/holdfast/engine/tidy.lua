@@ -1,13 +1,36 @@
 -- tidy: promote, reclaim and prune now, without leasing anything
 --
--- ARGV   time, caller, number, to_the_back, force
--- reply  promoted, reclaimed, pruned: each at most MAX_JOBS, so ask until none is
+-- ARGV   time, caller, number, to_the_back, force, failed for longer than (ms, '' = any time)
+-- reply  promoted, reclaimed, pruned, dropped: each at most MAX_JOBS, so ask until none is
 --
--- With force what lapsed is reclaimed even after a silence of everybody.
+-- With force what lapsed is reclaimed even after a silence of everybody. Jobs that are
+-- failed for longer than somebody's rule allows are dropped.
 
 local again = begin()
 if again then return again end
 
 local found = overdue(ARGV[5] == '1')
+local longer = ARGV[6] ~= '' and whole(ARGV[6], 0, MAX_INSTANT, 'failed')
+local before = longer and this.now - longer - 1
 check_types()
-return finish({maintain(found, ARGV[4] == '1')})
+for _, set in ipairs({key.failed, key.ended}) do call('ZCARD', set) end
+call('HLEN', key.results)
+
+-- failed -> gone. A score is never less than the time of the failure; what no handler may
+-- have any more stands behind the others, by that time too.
+local function drop_failed()
+  local dropped = {}
+  for _, base in ipairs({0, SPENT}) do
+    local ids = call('ZRANGE', key.failed, base, base + before, 'BYSCORE', 'LIMIT', 0, MAX_JOBS)
+    for i = 1, math.min(#ids, MAX_JOBS - #dropped) do
+      call('ZREM', key.failed, ids[i])
+      end_job(ids[i], facts_of(ids[i]), 'cancelled')
+      dropped[#dropped + 1] = ids[i]
+    end
+  end
+  tell('cancelled', dropped)
+  return #dropped
+end
+
+local promoted, reclaimed, pruned = maintain(found, ARGV[4] == '1')
+return finish({promoted, reclaimed, pruned, before and drop_failed() or 0})

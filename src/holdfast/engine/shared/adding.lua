@@ -36,12 +36,12 @@ local function read_jobs(at)
   local groups, total, bytes = {}, 0, 0
   while ARGV[at] do
     local priority = whole(ARGV[at + 1], 0, MAX_PRIORITY, 'priority')
-    local due, options, made = ARGV[at + 2], ARGV[at + 3], ARGV[at] == '1'
+    local due, packed, made = ARGV[at + 2], ARGV[at + 3], ARGV[at] == '1'
     local n = whole(ARGV[at + 4], 1, MAX_JOBS, 'count')
     local first, last = at + 5, at + 4 + 2 * n
     if not ARGV[last] then refuse('INVALID', 'count') end
     due = due ~= '' and read_due(due) or nil
-    options = options ~= '' and read_options(options) or nil
+    local options = packed ~= '' and read_options(packed) or nil
     if due and priority ~= 50 then
       -- While it is delayed its score is the time, so the priority waits in the facts.
       options = options or {}
@@ -59,21 +59,12 @@ local function read_jobs(at)
     groups[#groups + 1] = {
       made = made, fresh = made and not this.new_caller, first = first, last = last,
       priority = priority, due = due, facts = options and cmsgpack.pack(options),
-      ids = false, pairs = false,
+      options = packed ~= '' and packed, ids = false, pairs = false, successors = false,
     }
     total, at = total + n, last + 1
   end
   if total > MAX_JOBS or bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
   return groups
-end
-
--- Is this id free? An ending is in the way only while the id is to be remembered; of an
--- id that the client made, always.
-local function is_free(id, made)
-  local forget_at = call('ZSCORE', key.ended, id)
-  if not forget_at then return call('HEXISTS', key.jobs, id) == 0 end
-  if made then return false end
-  return tonumber(forget_at) <= this.now or (facts_of(id).taken_until or 0) <= this.now
 end
 
 -- The letter of the set that has an id: the receipt of an add that added nothing.
@@ -87,8 +78,14 @@ local function state_of(id)
   return 'p'
 end
 
--- Sort out the jobs to create: per group what to write, and one letter per job: '1', or
--- the set that already has its id. Reads every key that create will write, but for `jobs`:
+-- Is the job with this id to end as cancelled, and does nothing wait for that?
+local function is_marked(id)
+  return facts_of(id).cancelled and call('HEXISTS', key.next, id) == 0
+end
+
+-- Sort out the jobs to create: per group what to write, and one letter per job: '1', 'L'
+-- for what waits until a cancelled run is over, or the set that already has its id.
+-- Reads every key that create will write, but for `jobs`:
 -- that is written first, so it may fail.
 local function choose(groups)
   local flags, taken = '', {}
@@ -100,7 +97,7 @@ local function choose(groups)
       flags = flags .. string.rep('1', (group.last - group.first + 1) / 2)
     else
       call('HLEN', key.results)
-      local ids, pairs_, letters = {}, {}, {}
+      local ids, pairs_, letters, successors = {}, {}, {}, {}
       for i = group.first, group.last, 2 do
         local id = ARGV[i]
         if not taken[id] and is_free(id, group.made) then
@@ -111,14 +108,34 @@ local function choose(groups)
           letters[#letters + 1] = '1'
         else
           -- An id that the client made is taken only by this very job.
-          letters[#letters + 1] = group.made and '1' or taken[id] or state_of(id)
+          local letter = group.made and '1' or taken[id] or state_of(id)
+          if letter == 'l' and not taken[id] and is_marked(id) then
+            letter, taken[id] = 'L', 'l'
+            successors[#successors + 1] = i
+          end
+          letters[#letters + 1] = letter
         end
       end
-      group.ids, group.pairs = ids, pairs_
+      group.ids, group.pairs, group.successors = ids, pairs_, successors
       flags = flags .. table.concat(letters)
     end
   end
   return flags
+end
+
+-- What a job of this group says about an id that is taken (see waiting.lua). `how` is four
+-- letters: replace the data? the due time (= yes, - no, > by a later one, < by an earlier)?
+-- the limits? begin the counts anew?
+local function update_of(group, payload, how)
+  local data, when, limits, counts = string.match(how or '', '^([01])([=<>-])([01])([01])$')
+  if not data then refuse('INVALID', 'update') end
+  local due = group.due or 0
+  return {
+    payload = payload, data = data == '1', due = due, priority = group.priority,
+    options = group.options, limits = limits == '1', counts = counts == '1',
+    most = (when == '=' or when == '<') and due or nil,
+    least = (when == '=' or when == '>') and due or nil,
+  }
 end
 
 -- nothing -> ready | delayed
@@ -135,6 +152,9 @@ local function create(groups)
       call('ZREM', key.ended, unpack(ids))
       call('HDEL', key.results, unpack(ids))
       call('HDEL', key.facts, unpack(ids))
+    end
+    for _, i in ipairs(group.successors or {}) do
+      call('HSET', key.next, ARGV[i], cmsgpack.pack(update_of(group, ARGV[i + 1], '1=11')))
     end
     local n = #ids
     if n > 0 then

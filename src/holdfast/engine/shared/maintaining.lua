@@ -3,7 +3,7 @@
 -- `overdue` only reads, so it goes before the first write of a call; it also checks the
 -- types of what `maintain` will write.
 
--- Returns which of delayed, leased and ended have something to move; nil for none.
+-- Returns which of delayed, leased and ended have something to move; false for none.
 local function overdue(force)
   local now = this.now
   local found = {
@@ -49,9 +49,7 @@ local function maintain(found, to_the_back)
     local ids = due(key.leased)
     if #ids == 0 then return 0 end
     local holds = call('HMGET', key.holds, unpack(ids))
-    local again, again_holds = count_lapse(ids, holds, 'the lease lapsed')
-    give_back(again, again_holds, to_the_back)
-    tell('reclaimed', again)
+    tell('reclaimed', count_lapses(ids, holds, 'the lease lapsed', 0, to_the_back, false))
     return #ids
   end
 

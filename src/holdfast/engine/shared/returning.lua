@@ -1,58 +1,49 @@
--- returning: jobs that are given or taken back. After check_types and `failed`.
+-- returning: leases that end without an answer, or are given back. After check_types.
 
--- A hold is '<token> <leased_at> <rank>', then ' <request>' for a part. Where somebody
--- removed it the job gets the rank of a new one: a broken hold must not stop the queue.
-local function rank_in(hold)
-  local rank = tonumber(string.match(hold or '', '^%S+ %d+ (%d+)'))
-  if rank and rank < 100 * RANKS then return rank end
-  redis.pcall('HINCRBY', key.meta, 'requeued', 1)
-  return rank_of(50, take_numbers(1) + 1)
-end
-
-local function priority_in(hold)
-  return MAX_PRIORITY - math.floor(rank_in(hold) / RANKS)
-end
-
--- leased -> ready, at the rank it had or behind its equals.
+-- leased -> ready, at the rank it had or behind its equals: jobs with nothing to tell.
 local function give_back(ids, holds, to_the_back)
-  if #ids == 0 then return end
-  local ready, first = {}, to_the_back and take_numbers(#ids)
-  for i, id in ipairs(ids) do
+  local n = #ids
+  if n == 0 then return end
+  local ready, first = {}, to_the_back and take_numbers(n)
+  for i = 1, n do
     local rank = rank_in(holds[i])
-    if to_the_back then rank = rank_of(priority_in(holds[i]), first + i) end
-    ready[2 * i - 1], ready[2 * i] = rank, id
+    if to_the_back then rank = rank_of(MAX_PRIORITY - math.floor(rank / RANKS), first + i) end
+    ready[2 * i - 1], ready[2 * i] = rank, ids[i]
   end
-  if to_the_back then redis.pcall('HINCRBY', key.meta, 'requeued', #ids) end
-  call('ZREM', key.leased, unpack(ids))
+  if to_the_back then redis.pcall('HINCRBY', key.meta, 'requeued', n) end
   call('ZADD', key.ready, unpack(ready))
   this.grantable = true
 end
 
--- A run that did not answer. Returns those that may run again; the others -> failed.
-local function count_lapse(ids, holds, reason)
-  local again, again_holds, spent, failed = {}, {}, {}, {}
+-- Runs that did not answer: leased -> ready | delayed | failed, or ended where somebody
+-- cancelled. The holds stay, unless the run is known to be over.
+local function count_lapses(ids, holds, reason, due_at, to_the_back, over)
+  local again, cancelled = {}, {}
+  local found = call('HMGET', key.facts, unpack(ids))
+  call('ZREM', key.leased, unpack(ids))
   for i, id in ipairs(ids) do
-    local facts = facts_of(id)
+    local facts, hold = read_facts(found[i]), holds[i]
     local limit = facts.max_lapses or DEFAULT_LAPSES
-    facts.lapses = (facts.lapses or 0) + 1
-    facts.error = reason
-    if limit >= 0 and facts.lapses > limit then
-      local priority = priority_in(holds[i])
-      if priority ~= 50 then facts.priority = priority end
-      facts.failed_at = this.now
-      spent[#spent + 1] = id
-      failed[#failed + 1] = this.now
-      failed[#failed + 1] = id
+    local lapses = (facts.lapses or 0) + 1
+    local stays = false
+    if facts.cancelled then
+      cancelled[#cancelled + 1] = id
+      end_job(id, facts, 'cancelled')
+    elseif facts.failed_at then
+      local wait = HANDLING_MS * 2 ^ math.min(facts.handlings or 0, 20)
+      put_failed_again(id, hold, facts, after_ms(math.min(wait, MAX_HANDLING_MS)))
     else
-      again[#again + 1], again_holds[#again_holds + 1] = id, holds[i]
+      facts.lapses, facts.error = lapses, reason
+      if limit >= 0 and lapses > limit then
+        put_failed(id, hold, facts, this.now)
+      else
+        stays = not over
+        again[#again + 1] = id
+        put_back(id, hold, facts, due_at, to_the_back)
+      end
     end
-    set_facts(id, facts)
+    if not stays then call('HDEL', key.holds, id) end
   end
-  if #spent > 0 then
-    call('ZREM', key.leased, unpack(spent))
-    call('HDEL', key.holds, unpack(spent))
-    call('ZADD', key.failed, unpack(failed))
-    tell('failed', spent)
-  end
-  return again, again_holds
+  tell('cancelled', cancelled)
+  return again
 end

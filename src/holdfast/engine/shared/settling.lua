@@ -19,8 +19,22 @@ local function read_settles(at)
   return groups, at
 end
 
+-- Results stand in ARGV as: n, then n times the number of the settle, result.
+local function read_results(at)
+  local results, bytes = {}, 0
+  local n = whole(ARGV[at], 0, MAX_JOBS, 'results')
+  for i = at + 1, at + 2 * n, 2 do
+    local result = ARGV[i + 1]
+    if not result then refuse('INVALID', 'results') end
+    results[whole(ARGV[i], 1, MAX_JOBS, 'results')] = result
+    bytes = bytes + #result
+  end
+  if bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
+  return results, at + 1 + 2 * n
+end
+
 -- Keep those that present the last token given out, each id once. Returns ids, their
--- holds, '1' or '0' per settle, and which settle each id came from.
+-- holds, which settle each id came from, and '1' or '0' per settle.
 local function held(groups, must_be_leased)
   local ids, holds, numbers, flags, taken = {}, {}, {}, {}, {}
   local n, total = 0, 0
@@ -41,5 +55,30 @@ local function held(groups, must_be_leased)
       end
     end
   end
-  return ids, holds, table.concat(flags), numbers
+  return ids, holds, numbers, flags
+end
+
+-- Settles that say why stand in ARGV, from `at` to the end, each as: token, id, after ('' or
+-- ms), error. Returns them by the order in which they stand.
+local function read_failures(at)
+  local failures, bytes = {}, 0
+  while ARGV[at] do
+    local token, id = name(ARGV[at], 'token'), name(ARGV[at + 1], 'id')
+    local after, reason = ARGV[at + 2], ARGV[at + 3]
+    if string.find(token, '%s') then refuse('INVALID', 'token') end
+    if not reason or #reason > MAX_ERROR then refuse('INVALID', 'error') end
+    after = after ~= '' and whole(after, 0, MAX_INSTANT, 'after') or 0
+    bytes = bytes + #reason
+    failures[#failures + 1] = {token = token, id = id, after = after, reason = reason}
+    at = at + 4
+  end
+  if #failures > MAX_JOBS or bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
+  return failures
+end
+
+-- The hold of a job whose lease is current, for who presents its token.
+local function hold_of(id, token)
+  local hold = call('HGET', key.holds, id)
+  if not hold or string.sub(hold, 1, #token + 1) ~= token .. ' ' then return nil end
+  return call('ZSCORE', key.leased, id) and hold
 end

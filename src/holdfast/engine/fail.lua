@@ -1,0 +1,38 @@
+-- fail: leased -> failed, without another try
+--
+-- ARGV   time, caller, number, then per lease: token, id, '', error
+-- reply  '1' or '0' per lease
+--
+-- A job that was cancelled meanwhile ends as that. What a failure handler fails waits for
+-- somebody to decide: no failure handler gets it again.
+
+local again = begin()
+if again then return again end
+
+local failures = read_failures(4)
+check_types()
+call('ZCARD', key.failed)
+
+local flags, cancelled = {}, {}
+for i, failure in ipairs(failures) do
+  local id = failure.id
+  local hold = hold_of(id, failure.token)
+  flags[i] = hold and '1' or '0'
+  if hold then
+    local facts = facts_of(id)
+    call('ZREM', key.leased, id)
+    call('HDEL', key.holds, id)
+    if facts.cancelled then
+      cancelled[#cancelled + 1] = id
+      end_job(id, facts, 'cancelled')
+    elseif facts.failed_at then
+      put_failed(id, hold, facts, SPENT + facts.failed_at)
+    else
+      facts.failures = (facts.failures or 0) + 1
+      facts.error = failure.reason ~= '' and failure.reason or nil
+      put_failed(id, hold, facts, this.now)
+    end
+  end
+end
+tell('cancelled', cancelled)
+return finish({table.concat(flags)})

@@ -1,0 +1,132 @@
+"""What scripts reply, as values. No I/O."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.job import NO_FACTS, Facts, Job, Problem, Receipt, State, WorkerInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.calls import Entry
+
+STATES: Final[dict[str, State]] = {
+    "r": "ready",
+    "l": "leased",
+    "d": "delayed",
+    "f": "failed",
+    "e": "ended",
+    "p": "parked",
+}
+FLAG: Final = {ord("0"): False, ord("1"): True}
+
+_RANKS: Final = 2**46
+_NEVER_MS: Final = 2**52
+_decode_facts = msgspec.msgpack.Decoder(Facts).decode
+_decode_about = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+def read_flags(reply: list[bytes]) -> list[bool]:
+    """Return whether each settle, or each id, counted."""
+    return [FLAG[flag] for flag in reply[0]]
+
+
+def read_receipts(entries: Sequence[Entry], reply: list[bytes]) -> list[Receipt]:
+    """Return what became of each job that was added."""
+    if reply[0].count(b"1") == len(entries):
+        return [Receipt(entry.id) for entry in entries]
+    return [
+        Receipt(entry.id)
+        if letter == "1"
+        else Receipt(entry.id, False, STATES[letter.lower()], letter.isupper())
+        for entry, letter in zip(entries, reply[0].decode(), strict=True)
+    ]
+
+
+def read_facts(packed: bytes) -> Facts:
+    """Return what is kept about a job beside its payload."""
+    try:
+        return _decode_facts(packed) if packed else NO_FACTS
+    except msgspec.MsgspecError:
+        return NO_FACTS  # Somebody else wrote there: the job is worth more than its facts.
+
+
+def read_problem(id: bytes, what: bytes) -> Problem:
+    """Return what is, or was, wrong with an id."""
+    return Problem(id.decode(errors="backslashreplace"), what.decode())
+
+
+def read_worker(holder: bytes, entry: bytes, now_ms: int) -> WorkerInfo | None:
+    """Return an entry of the directory; None where somebody else wrote it."""
+    until, _, about = entry.partition(b" ")
+    try:
+        alive_until, facts = int(until), _decode_about(about)
+    except (ValueError, msgspec.MsgspecError):
+        return None
+    name = holder.decode(errors="backslashreplace")
+    return WorkerInfo(name, alive_until > now_ms, alive_until / 1000, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """All that is known about one job."""
+
+    job: Job
+    result: bytes | None
+    paused: bool
+    now: float
+
+
+def read_shown(id: str, reply: list[Any]) -> Shown | None:
+    """Return what `show` found; None when no job has the id."""
+    now, letter, score, behind, payload, facts, hold, successor, result, paused = reply
+    if not letter:
+        return None
+    state = STATES[letter.decode()]
+    job = _job(id, state, score, payload, facts, hold)
+    job = msgspec.structs.replace(
+        job, behind=behind if state == "ready" else None, successor=bool(successor)
+    )
+    return Shown(job, result, bool(paused), int(now) / 1000)
+
+
+def read_jobs(state: State, reply: list[Any]) -> list[Job]:
+    """Return the jobs that `peek` found."""
+    return [
+        _job(id.decode(errors="backslashreplace"), state, score, payload, facts, hold)
+        for id, score, payload, facts, hold in zip(*reply, strict=True)
+    ]
+
+
+def _job(
+    id: str, state: State, score: bytes, payload: bytes | None, packed: bytes, hold: bytes
+) -> Job:
+    facts = read_facts(packed)
+    token, leased_ms, rank = _read_hold(hold)
+    at: float | None = None
+    if state == "ready":
+        priority = 99 - int(float(score)) // _RANKS
+    else:
+        at = _seconds(float(score))
+        priority = 99 - rank // _RANKS if state == "leased" and rank >= 0 else facts.priority
+    leased_at = leased_ms / 1000 if token else None
+    if state == "ended" and not facts.keep:
+        payload = None
+    return Job(id, state, payload, priority, at, facts, token, leased_at)
+
+
+def _read_hold(hold: bytes) -> tuple[str | None, int, int]:
+    words = hold.split(b" ")
+    try:
+        return words[0].decode(), int(words[1]), int(words[2])
+    except (IndexError, ValueError):
+        return None, 0, -1
+
+
+def _seconds(ms: float) -> float:
+    return ms / 1000 if ms < _NEVER_MS else math.inf

@@ -1,0 +1,139 @@
+-- waiting: where a job stands that nobody runs, and what an update makes of it. After
+-- check_types.
+--
+-- An update is what `add` says about an id that is taken:
+--     payload, data               the bytes; whether they replace those of a job that lives on
+--     due                         when it may run, if it becomes a job of its own
+--     most, least                 bounds for the due time of a job that lives on
+--     priority, options, limits   what the job says about itself (options packed, false for
+--                                 none); whether that replaces what it said
+--     counts                      whether failures and lapses begin anew
+-- To a job that waits it is applied at once. For one that is leased it is kept in `next`, and
+-- applied the moment the lease ends: the successor.
+
+-- Is this id free? An ending is in the way only while the id is to be remembered; of an
+-- id that the client made, always.
+local function is_free(id, made)
+  local forget_at = call('ZSCORE', key.ended, id)
+  if not forget_at then return call('HEXISTS', key.jobs, id) == 0 end
+  if made then return false end
+  return tonumber(forget_at) <= this.now or (facts_of(id).taken_until or 0) <= this.now
+end
+
+-- A hold is '<token> <leased_at> <rank>', then ' <request>' for a part. Where somebody
+-- removed it the job gets the rank of a new one: a broken hold must not stop the queue.
+local function rank_in(hold)
+  local rank = tonumber(string.match(hold or '', '^%S+ %d+ (%d+)'))
+  if rank and rank < 100 * RANKS then return rank end
+  redis.pcall('HINCRBY', key.meta, 'requeued', 1)
+  return rank_of(50, take_numbers(1) + 1)
+end
+
+local function priority_in(hold)
+  return MAX_PRIORITY - math.floor(rank_in(hold) / RANKS)
+end
+
+-- A new rank for a job that was here before.
+local function rank_behind(priority)
+  redis.pcall('HINCRBY', key.meta, 'requeued', 1)
+  return rank_of(priority, take_numbers(1) + 1)
+end
+
+-- -> ready, at this rank or behind its equals | delayed, where the priority waits in the facts,
+-- as the score is the time.
+local function put_waiting(id, facts, priority, rank, due_at)
+  if due_at > this.now then
+    facts.priority = priority ~= 50 and priority or nil
+    call('ZADD', key.delayed, due_at, id)
+    this.grantable = this.grantable or due_at - this.now < 1000
+  else
+    facts.priority = nil
+    call('ZADD', key.ready, rank or rank_behind(priority), id)
+    this.grantable = true
+  end
+  set_facts(id, facts)
+end
+
+-- Returns facts, priority and due time of a job that lives on with this update.
+local function apply(update, id, facts, priority, due_at)
+  if update.data then call('HSET', key.jobs, id, update.payload) end
+  if update.limits then
+    local options = read_facts(update.options)
+    options.failures, options.lapses, options.error = facts.failures, facts.lapses, facts.error
+    if not options.result_for_ms then call('HDEL', key.results, id) end
+    facts, priority = options, update.priority
+  end
+  if update.counts then facts.failures, facts.lapses, facts.error = nil, nil, nil end
+  due_at = math.max(math.min(due_at, update.most or MAX_INSTANT), update.least or 0)
+  return facts, priority, due_at
+end
+
+-- nothing -> ready | delayed: the update as a job of its own.
+local function become(id, update)
+  call('HSET', key.jobs, id, update.payload)
+  local rank = rank_of(update.priority, take_numbers(1) + 1)
+  put_waiting(id, read_facts(update.options), update.priority, rank, update.due)
+  tell('added', {id})
+end
+
+local function read_update(packed)
+  local ok, update = pcall(cmsgpack.unpack, packed or '')
+  if not ok or type(update) ~= 'table' or type(update.payload) ~= 'string' then return nil end
+  update.due, update.priority = tonumber(update.due) or 0, tonumber(update.priority) or 50
+  return update
+end
+
+-- What waits for the lease of this job to end; it is taken out of `next`.
+local function take_successor(id)
+  local packed = this.has_next and call('HGET', key.next, id)
+  if not packed then return nil end
+  call('HDEL', key.next, id)
+  return read_update(packed)
+end
+
+-- Keep an update until the lease ends. One after another they do what they would have done
+-- one after another to a job that waits.
+local function keep_successor(id, update)
+  local kept = read_update(call('HGET', key.next, id))
+  if kept then
+    if update.data then kept.payload, kept.data = update.payload, true end
+    if update.limits then
+      kept.priority, kept.options, kept.limits = update.priority, update.options, true
+    end
+    kept.counts = kept.counts or update.counts
+    local most, least = update.most or MAX_INSTANT, update.least or 0
+    kept.due = math.max(math.min(kept.due, most), least)
+    kept.most = math.min(kept.most or MAX_INSTANT, most)
+    kept.least = math.max(math.min(kept.least or 0, most), least)
+    update = kept
+  end
+  call('HSET', key.next, id, cmsgpack.pack(update))
+  this.has_next = true
+end
+
+-- ready | delayed | failed -> ready | delayed, with this update. Returns the letter of where
+-- it is now, F for what had failed, nil where nobody waits.
+local function change(id, update)
+  local facts, rank, due_at, letter = facts_of(id), call('ZSCORE', key.ready, id), 0, nil
+  local priority = facts.priority or 50
+  if rank then
+    rank = tonumber(rank)
+    priority = MAX_PRIORITY - math.floor(rank / RANKS)
+    call('ZREM', key.ready, id)
+  else
+    due_at = tonumber(call('ZSCORE', key.delayed, id))
+    if due_at then
+      call('ZREM', key.delayed, id)
+    elseif call('ZREM', key.failed, id) == 1 then
+      letter, update.counts, due_at = 'F', true, update.due
+      facts.failed_at, facts.handlings = nil, nil
+    else
+      return nil
+    end
+  end
+  facts, priority, due_at = apply(update, id, facts, priority, due_at)
+  if rank then rank = rank_of(priority, rank % RANKS) end
+  call('HDEL', key.holds, id)  -- Who ran what is replaced now cannot complete it.
+  put_waiting(id, facts, priority, rank, due_at)
+  return letter or due_at > this.now and 'D' or 'R'
+end

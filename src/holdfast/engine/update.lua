@@ -1,0 +1,45 @@
+-- update: nothing -> ready | delayed, as add; a job that is there is changed instead
+--
+-- ARGV   time, caller, number, how (see update_of), groups of jobs (see read_jobs)
+-- reply  one letter per job: '1' created; R D changed, and now ready or delayed; L kept until
+--        its lease ends; F failed before, and revived; e ended and to be remembered
+--
+-- One job after the other, so that the same id may come twice.
+
+local again = begin()
+if again then return again end
+
+local groups = read_jobs(5)
+update_of({}, '', ARGV[4])
+check_types()
+for _, set in ipairs({key.delayed, key.failed, key.ended}) do call('ZCARD', set) end
+for _, hash in ipairs({key.results, key.next}) do call('HLEN', hash) end
+
+local updated = {}
+
+local function update_job(id, update)
+  if call('ZSCORE', key.leased, id) then
+    keep_successor(id, update)
+    updated[#updated + 1] = id
+    return 'L'
+  end
+  local letter = change(id, update)
+  if letter then
+    updated[#updated + 1] = id
+    return letter
+  end
+  if not is_free(id, false) then return 'e' end
+  call('ZREM', key.ended, id)
+  call('HDEL', key.results, id)
+  become(id, update)
+  return '1'
+end
+
+local letters = {}
+for _, group in ipairs(groups) do
+  for i = group.first, group.last, 2 do
+    letters[#letters + 1] = update_job(ARGV[i], update_of(group, ARGV[i + 1], ARGV[4]))
+  end
+end
+tell('updated', updated)
+return finish({table.concat(letters)})

@@ -1,0 +1,87 @@
+"""Why a job is not running, in words. Pure."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from holdfast.job import Outcome
+
+if TYPE_CHECKING:
+    from holdfast.engine.replies import Shown
+    from holdfast.job import Job
+
+_KINDS = ("completed", "cancelled", "failed")
+
+
+def outcome_of(shown: Shown) -> Outcome | None:
+    """Return how a job ended; None while it has not."""
+    job, facts = shown.job, shown.job.facts
+    if job.state == "ended":
+        kind = facts.outcome if facts.outcome in _KINDS else "completed"
+        return Outcome(job.id, kind, shown.result, facts.error, (facts.ended_at or 0) / 1000)  # type: ignore[arg-type]
+    if facts.failed_at is not None:
+        return Outcome(job.id, "failed", shown.result, facts.error, facts.failed_at / 1000)
+    return None
+
+
+def explain(shown: Shown | None) -> str:
+    """Return why a job is not running, or that it is."""
+    if shown is None:
+        return "no job has this id: it was never added, or it ended and nothing was to be kept"
+    job = shown.job
+    said = [_state(shown, job)]
+    if shown.paused and job.state in ("ready", "delayed"):
+        said.append("the queue is paused")
+    if job.facts.cancelled:
+        said.append("it was cancelled and ends when its holder settles it or the lease lapses")
+    if job.successor:
+        said.append("an update waits for the lease to end")
+    if job.state != "failed" and (job.failures or job.lapses):
+        said.append(
+            f"{_times(job.failures, 'failure')} and {_times(job.lapses, 'lapse')} so far, "
+            f"the last: {job.error}"
+        )
+    return "; ".join(said)
+
+
+def _state(shown: Shown, job: Job) -> str:
+    match job.state:
+        case "ready":
+            before = f"behind {_times(job.behind or 0, 'job')}" if job.behind else "the next to run"
+            return f"ready, {before} (priority {job.priority})"
+        case "delayed":
+            return f"delayed until {_clock(job.at)}, {_seconds(job.at, shown.now)} from now"
+        case "leased":
+            since = f" since {_clock(job.leased_at)}" if job.leased_at else ""
+            what = "its failure is handled" if job.facts.failed_at is not None else "leased"
+            lapses = _seconds(job.at, shown.now)
+            return f"{what} under {job.token}{since}, the lease lapses in {lapses}"
+        case "failed":
+            again = "" if job.at != math.inf else ", and no failure handler gets it again"
+            return (
+                f"failed after {_times(job.failures, 'failure')} and "
+                f"{_times(job.lapses, 'lapse')}{again}: {job.error}. Revive or cancel it"
+            )
+        case "ended":
+            return f"{job.facts.outcome or 'ended'}, remembered until {_clock(job.at)}"
+        case _:
+            return f"{job.state}"
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _seconds(at: float | None, now: float) -> str:
+    return f"{max(0.0, (at or 0) - now):.1f} s"
+
+
+def _clock(at: float | None) -> str:
+    if at is None or at == math.inf:
+        return "for ever"
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError):
+        return "for ever"

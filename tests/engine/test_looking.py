@@ -1,0 +1,122 @@
+"""Looking at jobs without taking them: peek, show, explain."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import Clock
+from engine_support import Behind, take
+from holdfast import InvalidArgument, NewJob, Queue
+
+
+def test_the_next_jobs_are_shown_in_the_order_in_which_they_run(queue: Queue) -> None:
+    queue.add_many(NewJob(b"%d" % n, id=f"{n}", priority=50 + n % 2) for n in range(4))
+    jobs = queue.peek(10)
+    assert [(job.id, job.data, job.priority, job.state) for job in jobs] == [
+        ("1", b"1", 51, "ready"),
+        ("3", b"3", 51, "ready"),
+        ("0", b"0", 50, "ready"),
+        ("2", b"2", 50, "ready"),
+    ]
+    assert [job.id for job in queue.peek(2, first=1)] == ["3", "0"]
+    assert [lease.id for lease in queue.lease_many(4, 30)] == [job.id for job in jobs]
+    assert queue.peek() == []
+
+
+def test_jobs_of_every_state_can_be_seen(queue: Queue, clock: Clock) -> None:
+    queue.add(b"x", id="ended", result_for=60, keep=True)
+    queue.complete(take(queue))
+    queue.add(b"x", id="failed")
+    queue.fail(take(queue), error="why")
+    queue.add(b"x", id="leased", priority=70)
+    lease = take(queue, 30)
+    queue.add(b"x", id="delayed", delay=60, priority=20)
+    queue.add(b"x", id="ready")
+    now = clock.ms / 1000
+    for state, at in (
+        ("ended", 60),
+        ("failed", 0),
+        ("leased", 30),
+        ("delayed", 60),
+        ("ready", None),
+    ):
+        [job] = queue.peek(5, state=state)  # type: ignore[arg-type]
+        shown = queue.show(state)
+        assert shown is not None
+        assert (
+            (job.id, job.state, job.data)
+            == (shown.id, shown.state, shown.data)
+            == (state, state, b"x")
+        )
+        assert job.at == shown.at == (None if at is None else now + at)
+    leased = queue.show("leased")
+    assert leased is not None
+    assert (leased.token, leased.leased_at, leased.priority) == (lease.token, now, 70)
+    delayed = queue.show("delayed")
+    assert delayed is not None
+    assert delayed.priority == 20
+
+
+def test_looking_changes_nothing(queue: Queue, behind: Behind) -> None:
+    queue.add(b"x", id="a")
+    before = behind.everything()
+    queue.peek(10)
+    queue.show("a")
+    queue.explain("a")
+    queue.data("a")
+    queue.failed()
+    queue.workers()
+    assert behind.everything() == before
+
+
+def test_big_payloads_are_shown_as_far_as_they_fit(queue: Queue) -> None:
+    queue.add_many(b"x" * 3_000_000 for _ in range(4))
+    assert len(queue.peek(10)) == 2
+    assert len(queue.peek(10, first=2)) == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"count": 0}, {"count": 1001}, {"state": "parked"}, {"state": None}, {"first": -1}]
+)
+def test_what_cannot_be_shown_is_refused(queue: Queue, wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument):
+        queue.peek(**wrong)  # type: ignore[arg-type]
+
+
+def test_it_is_told_how_many_go_before(queue: Queue) -> None:
+    queue.add_many(NewJob(b"", id=f"{n}") for n in range(313))
+    assert queue.explain("0") == "ready, the next to run (priority 50)"
+    assert queue.explain("1") == "ready, behind 1 job (priority 50)"
+    assert queue.explain("312") == "ready, behind 312 jobs (priority 50)"
+
+
+def test_it_is_told_why_a_job_does_not_run(queue: Queue, clock: Clock) -> None:
+    queue.add(b"", id="a", delay=90)
+    assert queue.explain("a").startswith("delayed until 2023-11-14T22:14:50+00:00, 90.0 s from now")
+    queue.pause()
+    assert queue.explain("a").endswith("; the queue is paused")
+    queue.resume()
+    clock.advance(90)
+    lease = take(queue, 15)
+    assert queue.explain("a") == (
+        f"leased under {lease.token} since 2023-11-14T22:14:50+00:00, the lease lapses in 15.0 s"
+    )
+    queue.retry(lease, error=ValueError("no"), after=5)
+    assert "1 failure and 0 lapses so far, the last: ValueError: no" in queue.explain("a")
+    clock.advance(5)
+    queue.fail(take(queue), error="enough")
+    assert queue.explain("a") == (
+        "failed after 2 failures and 0 lapses: enough. Revive or cancel it"
+    )
+    assert queue.lease(30, failed=True)
+    assert queue.explain("a").startswith("its failure is handled under ")
+    assert queue.explain("nobody").startswith("no job has this id")
+
+
+def test_an_ending_is_explained(queue: Queue) -> None:
+    queue.add(b"", id="a", remember_for=60)
+    queue.add(b"", id="b", result_for=float("inf"))
+    for lease in queue.lease_many(2, 30):
+        queue.complete(lease)
+    assert queue.explain("a") == "completed, remembered until 2023-11-14T22:14:20+00:00"
+    assert queue.explain("b") == "completed, remembered until for ever"

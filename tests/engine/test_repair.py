@@ -1,0 +1,182 @@
+"""Repair mends what audit finds broken, and drops nothing that has a payload."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import Clock
+from engine.test_audit import BROKEN, populate
+from engine_support import Behind, pack, take
+from engine_support import populate as populate_all
+from holdfast import NewJob, Problem, Queue
+from holdfast.engine import calls
+
+
+def payloads(behind: Behind) -> set[bytes]:
+    return set(behind("HKEYS", "jobs"))
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_what_is_broken_is_mended(queue: Queue, spoiled: Behind, how: str) -> None:
+    populate(queue)
+    break_it, _ = BROKEN[how]
+    break_it(spoiled)
+    before = payloads(spoiled)
+    done = queue.repair()
+    assert done
+    assert queue.audit() == []
+    # The ending whose payload nobody should have kept, and what was cancelled.
+    assert before - payloads(spoiled) <= {b"forgotten", b"ready"}
+    if how != "cancelled too soon":
+        assert b"ready" in payloads(spoiled) or how == "no payload"
+    assert queue.repair() == []
+
+
+def test_a_queue_that_is_in_order_is_left_as_it_is(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    populate_all(queue, clock)
+    before = behind.everything()
+    assert queue.repair() == []
+    after = behind.everything()
+    for name in before.keys() - {"calls", "meta"}:
+        assert after[name] == before[name]
+
+
+def test_jobs_that_no_set_has_are_ready_again_at_their_priority(
+    queue: Queue, spoiled: Behind
+) -> None:
+    queue.add_many([NewJob(b"a", id="a"), NewJob(b"b", id="b", priority=90, delay=60)])
+    spoiled("UNLINK", "ready")
+    spoiled("UNLINK", "delayed")
+    assert (
+        queue.repair()
+        == [
+            Problem("a", "in no set: now ready"),
+            Problem("b", "in no set: now ready"),
+        ]
+        or queue.counts().ready == 2
+    )
+    assert [job.id for job in queue.peek(2)] == ["b", "a"]
+    assert queue.audit() == []
+
+
+def test_all_of_a_big_queue_is_found_again(queue: Queue, spoiled: Behind) -> None:
+    queue.add_many(NewJob(b"x" * 100, id=f"{n}") for n in range(2500))
+    spoiled("UNLINK", "ready")
+    assert len(queue.repair()) == 2500
+    assert queue.counts().ready == 2500
+    assert queue.audit() == []
+
+
+def test_a_walk_over_big_payloads_reads_a_few_at_a_time(queue: Queue, spoiled: Behind) -> None:
+    queue.add_many(NewJob(b"x" * 3_000_000, id=f"{n}") for n in range(4))
+    spoiled("UNLINK", "ready")
+    assert len(queue.repair()) == 4
+    assert queue.audit() == []
+
+
+def test_a_sequence_that_is_no_number_goes_on_above_all_that_was_given(
+    queue: Queue, spoiled: Behind, clock: Clock
+) -> None:
+    queue.add(b"", id="a")
+    spoiled("HSET", "meta", "sequence", "garbage")
+    assert queue.repair() == []
+    assert int(spoiled("HGET", "meta", "sequence")) >= clock.ms
+    queue.add(b"", id="b")
+    assert [job.id for job in queue.peek(2)] == ["a", "b"]
+    assert queue.audit() == []
+
+
+def test_lost_bookkeeping_costs_no_job(queue: Queue, spoiled: Behind) -> None:
+    populate(queue)
+    spoiled("UNLINK", "meta")
+    assert Problem("ready", "given a new rank") in queue.repair()
+    assert queue.audit() == []
+
+
+def test_a_successor_whose_job_is_gone_becomes_a_job(queue: Queue, spoiled: Behind) -> None:
+    queue.add(b"old", id="a")
+    lease = take(queue)
+    queue.add(b"new", id="a", on_conflict="update", handler="h")
+    for key in ("leased", "jobs", "holds"):
+        spoiled("UNLINK", key)
+    assert Problem("a", "successor of no job: a job now") in queue.repair()
+    job = queue.show("a")
+    assert job is not None
+    assert (job.state, job.data, job.facts.handler) == ("ready", b"new", "h")
+    assert queue.complete(lease) is False
+    assert queue.audit() == []
+
+
+def test_a_successor_of_a_job_that_waits_is_applied(queue: Queue, spoiled: Behind) -> None:
+    queue.add(b"old", id="a")
+    take(queue)
+    queue.add(b"new", id="a", on_conflict="update")
+    spoiled("ZREM", "leased", "a")
+    spoiled("ZADD", "delayed", 5, "a")
+    queue.repair()
+    assert queue.data("a") == b"new"
+    assert queue.audit() == []
+
+
+def test_a_failed_job_in_no_set_is_failed_again(queue: Queue, spoiled: Behind) -> None:
+    queue.add(b"x", id="a")
+    queue.fail(take(queue), error="why")
+    spoiled("UNLINK", "failed")
+    assert queue.repair() == [Problem("a", "in no set: now failed")]
+    assert [job.error for job in queue.failed()] == ["why"]
+    assert queue.audit() == []
+
+
+def test_a_job_that_is_leased_and_ready_stays_with_its_holder(
+    queue: Queue, spoiled: Behind
+) -> None:
+    queue.add(b"x", id="a")
+    lease = take(queue)
+    spoiled("ZADD", "ready", 1, "a")
+    assert queue.repair() == [Problem("a", "taken out of ready, as another set has it")]
+    assert queue.complete(lease) is True
+
+
+def test_an_ending_that_is_not_whole_is_forgotten(queue: Queue, spoiled: Behind) -> None:
+    queue.add(b"x", id="a", result_for=60)
+    queue.complete(take(queue), b"result")
+    spoiled("HSET", "facts", "a", pack(lapses=1))
+    queue.repair()
+    assert queue.show("a") is None
+    assert queue.audit() == []
+
+
+def test_two_repairs_at_once_do_the_work_once(queue: Queue, spoiled: Behind) -> None:
+    queue.add_many(NewJob(b"", id=f"{n}") for n in range(300))
+    spoiled("UNLINK", "ready")
+    places: list[tuple[int, bytes] | None] = [(1, b""), (1, b"")]
+    done = 0
+    while any(places):
+        for i, place in enumerate(places):
+            if place:
+                chunk = queue._run(calls.repair(place, 20))
+                places[i] = chunk.following
+                done += len(chunk.done)
+    assert done == 300
+    assert queue.counts().ready == 300
+    assert queue.audit() == []
+
+
+def test_a_cancelled_job_does_not_run_again(queue: Queue, spoiled: Behind) -> None:
+    queue.add(b"x", id="a")
+    take(queue)
+    queue.cancel("a")
+    spoiled("UNLINK", "leased")
+    assert queue.repair() == [Problem("a", "in no set: now cancelled")]
+    assert queue.lease(30) is None
+
+
+def test_a_lease_that_no_set_has_is_as_after_a_reclaim(queue: Queue, spoiled: Behind) -> None:
+    queue.add_many([NewJob(b"x", id="a", priority=90), NewJob(b"x", id="b", priority=90)])
+    leases = queue.lease_many(2, 60)
+    spoiled("UNLINK", "leased")
+    assert len(queue.repair()) == 2
+    assert [(job.id, job.priority) for job in queue.peek(2)] == [("a", 90), ("b", 90)]
+    assert queue.complete(leases[1]) is True

@@ -1,0 +1,203 @@
+"""Both sides of a history: what is asked of the engine is asked of the model, and compared."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import hiredis
+from hypothesis import note
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from holdfast import arguments
+from holdfast.engine import calls
+from holdfast.engine.calls import Call, Entry
+from model import views
+from model.choices import CALLERS, HOUR, START, Pick, Time, Wanted
+from model.engine import Engine, Wire
+from model.model import Model
+from model.values import Given, Refusal, Settle
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A call on its way, kept so that it can be sent again."""
+
+    caller: str
+    number: int
+    call: Call[Any]
+    question: partial[Any]
+    read: Callable[[Any], Any]
+    """The reply, in the model's words."""
+
+    def __str__(self) -> str:
+        asked = ", ".join(map(short, self.question.args))
+        return f"{self.caller} {self.number}: {self.question.func.__name__}({asked})"
+
+
+class Comparing(RuleBasedStateMachine):
+    """A queue and its model under one clock."""
+
+    def __init__(self, wire: Wire, requeue: str, steps: list[int]) -> None:
+        super().__init__()
+        self.engine = Engine(wire)
+        self.model = Model(requeue)
+        self.to_the_back = requeue == "back"
+        self.now = START
+        self.steps = steps
+        self.age = 0
+        self.plain = False
+        self.serial = itertools.count(1)
+        self.last_number = {caller: start for caller, (start, _) in CALLERS.items()}
+        self.sent: list[Sent] = []
+        self.given: list[tuple[str, str]] = []
+
+    def teardown(self) -> None:
+        self.engine.close()
+
+    # -------------------------------------------------------------------- comparing
+
+    @invariant()
+    def both_agree(self) -> None:
+        self.steps[0] += 1
+        self.age += 1
+        seen = self.engine.view(self.now)
+        for caller in self.model.answers.keys() - seen["callers"]:
+            self.model.forget_caller(caller, self.now)
+        expected = views.view(self.model, self.now)
+        for what in expected:
+            assert seen[what] == expected[what], _differ(what, seen[what], expected[what])
+        if self.model.wake and self.age % 2:
+            self.engine.take_wake()
+            self.model.wake = 0
+
+    def _ask(
+        self, caller: str, call: Call[Any], question: partial[Any],
+        read: Callable[[Any], Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.last_number[caller] += CALLERS[caller][1]
+        number = self.last_number[caller]
+        self.sent.append(Sent(caller, number, call, question, read or call.read))
+        self._send(self.sent[-1])
+
+    def _send(self, sent: Sent) -> None:
+        note(f"    at {self.now - START:+,d} ms, {sent}")
+        expected: Any
+        try:
+            expected = self.model.ask(self.now, sent.caller, sent.number, sent.question)
+            expected = views.answer(self.model, expected)
+        except Refusal as refusal:
+            expected = str(refusal)
+        known = ["nobody", *self.model.endings, *self.model.jobs]
+        id, state = known[self.age % len(known)], views.STATES[self.age % len(views.STATES)]
+        show, peek = calls.show(id), calls.peek(state, 0, 1000)
+        answer, shown, listed = self.engine.ask(
+            self.now, sent.caller, sent.number, sent.call, [show, peek]
+        )
+        if isinstance(answer, hiredis.ReplyError):
+            answer = re.sub(r"(STALE|EXISTS \d+).*", r"\1", str(answer))
+        else:
+            answer = sent.read(answer)
+        note(f"        -> {short(answer)}")
+        assert answer == expected, _differ("the answer", answer, expected)
+        self._agree_on_a_look(id, show.read(shown))
+        found, wanted = peek.read(listed), views.listed(self.model, state)
+        assert found == wanted, _differ(f"all that is {state}", found, wanted)
+
+    def _agree_on_a_look(self, id: str, shown: Any) -> None:
+        found = shown and (shown.job, shown.result)
+        wanted = views.shown(self.model, id)
+        assert found == wanted, _differ(f"what is shown of {id}", found, wanted)
+
+    # --------------------------------------------------------------------- choosing
+
+    def _pass(self, time: Time) -> None:
+        kind, ms = time
+        if kind == "now":
+            self.now = max(self.now + ms, START // 2)
+        else:
+            soon = range(self.now + 1, self.now + 300 * HOUR)
+            moments = [moment + ms for moment in views.moments(self.model)[kind]]
+            self.now = min((moment for moment in moments if moment in soon), default=self.now)
+
+    def _jobs(
+        self, wanted: Sequence[Wanted], first_id: str | None = None
+    ) -> tuple[list[Given], list[Entry]]:
+        """Return jobs as the model and as the engine take them."""
+        given, entries = [], []
+        for i, job in enumerate(wanted):
+            serial = next(self.serial)
+            id = first_id if first_id and i == 0 else job.id
+            payload = b"%d\0\r\n\xff" % (0 if job.payload == "same" else serial)
+            payload += b"x" * (5_000 if job.payload == "big" else 0)
+            delay = int(job.due[1:]) if job.due.startswith("+") else None
+            at = self.now + int(job.due[1:]) if job.due.startswith("@") else None
+            due = b"" if not job.due else b"%d" % at if at is not None else job.due.encode()
+            priority, options = (50, {}) if self.plain else (job.priority, job.options)
+            packed = arguments.options(options)[1]
+            name = id or f"fresh-{serial}"
+            given.append(Given(name, payload, priority, delay, at, options, id is None))
+            entries.append(Entry(name, payload, id is None, priority, due, packed))
+        return given, entries
+
+    def _names(self, picked: Sequence[Pick]) -> list[str]:
+        """Return ids of jobs that stand in some state, as far as there are any."""
+        return [self._name(kind, n) for kind, n in picked]
+
+    def _name(self, kind: str, n: int) -> str:
+        model = self.model
+        any_ = ["nobody", *model.endings, *model.jobs]
+        if kind == "cancelled":
+            among = [id for id, job in model.jobs.items() if job.cancelled]
+        elif kind == "reclaimed":
+            among = [id for id, job in model.jobs.items() if job.state == "ready" and job.token]
+        elif kind in ("any", "ended"):
+            among = list(model.endings) if kind == "ended" else any_
+        else:
+            among = list(model.times(kind))
+        among = among or any_
+        return among[-1 - n % len(among)]
+
+    def _settles(self, picked: Sequence[Pick], result: bytes | None = None) -> list[Settle]:
+        return with_results([self._settle(kind, n) for kind, n in picked], result)
+
+    def _settle(self, kind: str, n: int) -> tuple[str, str]:
+        """Return an id and a token; the last one first, so that a short history stays short."""
+        jobs = [job for job in self.model.jobs.values() if job.token is not None]
+        held = [(job.id, job.token) for job in jobs if job.token is not None]
+        if kind in ("old", "never given") or not held:
+            id, token = held[-1] if held else self.given[-1]
+            never = [(id, token[:-1]), (id, token + "0"), (id, "zoe.1"), ("nobody", token)]
+            never += [(id, other) for _, other in self.given[-3:] if other != token]
+            among = never if kind == "never given" else self.given
+        else:
+            among = [
+                settle
+                for settle, job in zip(held, jobs, strict=True)
+                if kind == "held"
+                or (kind == "reclaimed" and job.state == "ready")
+                or (kind == "updated" and job.successor)
+                or (kind == "cancelled" and job.cancelled)
+                or (kind == "handled" and job.failed_at is not None)
+            ] or (self.given if kind == "reclaimed" else held)
+        return among[-1 - n % len(among)]
+
+
+def with_results(settles: list[tuple[str, str]], result: bytes | None) -> list[Settle]:
+    """Give each a result of its own; every third has none."""
+    return [
+        (id, token, None if result is None or i % 3 == 1 else result + b"%d" % i)
+        for i, (id, token) in enumerate(settles)
+    ]
+
+
+def _differ(what: str, seen: object, expected: object) -> str:
+    return f"{what}: the engine says {short(seen)}, the model {short(expected)}"
+
+
+def short(value: object) -> str:
+    return re.sub("x{9,}ü*x?", "x…x", repr(value))
