@@ -154,3 +154,29 @@ def test_a_paused_queue_is_maintained_too(queue: Queue, clock: Clock) -> None:
     clock.advance(1)
     assert queue.lease(30) is None
     assert queue.counts().ready == 1
+
+
+@pytest.mark.parametrize("how", ["one by one", "many", "retried", "released", "updated"])
+def test_what_is_due_at_the_same_time_comes_in_the_order_it_was_added(
+    queue: Queue, clock: Clock, how: str
+) -> None:
+    names = [f"{(7 * n) % 20:02}" for n in range(20)]
+    at = clock.ms / 1000 + 60
+    if how == "many":
+        queue.add_many([NewJob(b"", id=name, at=at) for name in names], handler="h")
+    elif how in ("one by one", "updated"):
+        for name in names:
+            queue.add(b"", id=name, at=at if how == "one by one" else at + 5)
+        for name in sorted(names) if how == "updated" else ():
+            queue.add(b"x", id=name, at=at, on_conflict="update")
+    else:
+        queue.add_many([NewJob(b"", id=name) for name in names])
+        for lease in sorted(queue.lease_many(20, 30), key=lambda lease: lease.id):
+            if how == "retried":
+                queue.retry(lease, error="why", after=60)
+            else:
+                queue.release(lease, after=60)
+    clock.advance(60)
+    queue.tidy(force=True)
+    assert [job.id for job in queue.peek(20)] == names
+    assert all(job.facts.handler == ("h" if how == "many" else None) for job in queue.peek(20))

@@ -19,7 +19,7 @@ from holdfast.engine.calls import Entry
 from holdfast.engine.replies import read_flags
 from holdfast.engine.replies import read_receipts as read_letters
 from holdfast.job import NO_FACTS, Facts, Receipt, Update
-from model.choices import LIMITS, Wanted
+from model.choices import KEPT, LIMITS, Wanted
 from model.comparing import Comparing
 from model.values import NEVER, Settle
 
@@ -142,6 +142,12 @@ class Acting(Comparing):
         question = partial(self.model.cancel_matching, payload, running)
         self._ask(caller, call, question, lambda reply: _only(call.read(reply), None))
 
+    def _set_result(self, caller: str, id: str, result: bytes) -> None:
+        call = calls.set_result(id, result)
+        words = {"1": "stored", "0": "no such job", "n": "keeps none"}
+        question = partial(self.model.set_result, id, result)
+        self._ask(caller, call, question, lambda reply: words[call.read(reply)])
+
     def _tidy(self, caller: str, force: bool, failed_for: int | None) -> None:
         call = calls.tidy(to_the_back=self.to_the_back, force=force, failed_for_ms=failed_for)
         self._ask(caller, call, partial(self.model.tidy, force, failed_for), tuple)
@@ -187,6 +193,15 @@ class Acting(Comparing):
             self._add(caller, [Wanted(None, "", 99, LIMITS[0], "own")], "ignore")
             self.both_agree()
             self._lease(caller, 1, 4_000, [])
+        elif kind == "with a result":
+            self._add(caller, [Wanted(None, "", 99, KEPT | LIMITS[0], "own")], "ignore")
+            self.both_agree()
+            self._lease(caller, 1, 4_000, [])
+            self._set_result(caller, [*self.model.times("leased")][-1], b"so far")
+        elif kind == "ended":
+            self._add(caller, [Wanted(None, "", 99, KEPT, "own")], "ignore")
+            self.both_agree()
+            self._complete(caller, [([*self.model.jobs][-1], "-", None)], [], force=True)
         elif kind == "updated":
             wanted = [Wanted(id, "", 50, {}, "own") for id in leased]
             self._update(caller, wanted, Update(limits=False), None)
@@ -201,7 +216,7 @@ class Acting(Comparing):
             self._lease(caller, 1000, 4_000, [], failed=True)
 
     def _is_there(self, kind: str) -> bool:
-        jobs = self.model.jobs.values()
+        jobs, endings = self.model.jobs.values(), self.model.endings.values()
         leased = [job for job in jobs if job.state == "leased"]
         there = {
             "ready": self.model.ready(),
@@ -209,9 +224,11 @@ class Acting(Comparing):
             "updated": any(job.successor for job in leased),
             "cancelled": any(job.cancelled for job in leased),
             "handled": any(job.failed_at is not None for job in leased),
+            "with a result": any(job.result is not None for job in leased),
             "reclaimed": any(job.state == "ready" and job.token for job in jobs),
             "failed": any(job.state == "failed" and job.when <= self.now for job in jobs),
             "at its limits": any(map(self._is_at_its_limits, self.model.jobs)),
+            "ended": self.plain or any(end.taken_until > self.now for end in endings),
         }
         return bool(there.get(kind, True))
 

@@ -106,6 +106,7 @@ OPTIONS = [
         ["-", 0, 1, None], ["-", 0, 1, None], ["-", 10, math.inf], ["-", 4, math.inf], ["-", True]
     )
 ]
+KEPT = {"result_for": 10, "remember_for": 4}
 LIMITS = [{"max_failures": n, "max_lapses": m} for n in (0, 0, 1, 2) for m in (0, 0, 1, 2)]
 jobs = st.builds(
     Wanted,
@@ -117,7 +118,7 @@ jobs = st.builds(
         st.sampled_from(LIMITS),
         st.sampled_from(LIMITS),
         st.sampled_from(OPTIONS),
-        st.just({"result_for": 10, "remember_for": 4}),
+        st.just(KEPT),
     ),
     payload=st.sampled_from(["own"] * 8 + ["same", "big"]),
 )

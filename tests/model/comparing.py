@@ -183,6 +183,7 @@ class Comparing(RuleBasedStateMachine):
                 or (kind == "updated" and job.successor)
                 or (kind == "cancelled" and job.cancelled)
                 or (kind == "handled" and job.failed_at is not None)
+                or (kind == "with a result" and job.result is not None)
             ] or (self.given if kind == "reclaimed" else held)
         return among[-1 - n % len(among)]
 

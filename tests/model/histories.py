@@ -51,7 +51,7 @@ from model.choices import (
 )
 from model.comparing import with_results
 from model.hearing import CALLER_IS_KEPT, SILENCE
-from model.values import filed_id
+from model.values import filed_id, payload_of
 
 
 class Histories(Acting):
@@ -250,6 +250,13 @@ class Histories(Acting):
         self._settle_what("reclaimed", time, caller, way, after, before)
 
     @precondition(lambda self: not self.plain)
+    @rule(time=times, caller=callers, way=ways, after=release_times, before=few_updates)
+    def settle_what_has_a_result(
+        self, time: Time, caller: str, way: str, after: int | None, before: Updates
+    ) -> None:
+        self._settle_what("with a result", time, caller, way, after, before)
+
+    @precondition(lambda self: not self.plain)
     @rule(
         caller=callers, job=jobs, how=st.none() | updates,
         way=st.sampled_from(["retry", "lapse", "reclaim", "recall"]),
@@ -300,11 +307,20 @@ class Histories(Acting):
         self._need("leased", caller)
         self._cancel(caller, [self._name("leased", n) for n in which], True)
 
-    @rule(time=times, caller=callers, name=names, running=st.booleans())
-    def cancel_matching(self, time: Time, caller: str, name: Pick, running: bool) -> None:
+    @rule(
+        time=times, caller=callers, name=names, successor=st.booleans(), running=st.booleans()
+    )  # fmt: skip
+    def cancel_matching(
+        self, time: Time, caller: str, name: Pick, successor: bool, running: bool
+    ) -> None:
+        """Take the payload of a job, or of a successor."""
+        self._need("updated" if successor else name[0], caller)
         self._pass(time)
         job = self.model.jobs.get(self._name(*name))
         payload = job.payload if job else b"nobody's"
+        if successor:
+            updates = [job.successor for job in self.model.jobs.values() if job.successor]
+            payload = payload_of(updates[name[1] % len(updates)])
         self._cancel_matching(caller, payload, running)
 
     @rule(time=times, caller=callers, named=several_names, which=st.integers(0, 7))
@@ -323,10 +339,7 @@ class Histories(Acting):
         keep = [id for id, job in self.model.jobs.items() if "result_for" in job.options]
         keep += self.model.endings
         id, stored = keep[-1] if keep and keeping else self._name(*name), result or b""
-        call = calls.set_result(id, stored)
-        words = {"1": "stored", "0": "no such job", "n": "keeps none"}
-        question = partial(self.model.set_result, id, stored)
-        self._ask(caller, call, question, lambda reply: words[call.read(reply)])
+        self._set_result(caller, id, stored)
 
     # ---------------------------------------------------------------- manage
 

@@ -316,7 +316,8 @@ class Model(Hearing):
             job.state, job.when = "delayed", due
         else:
             job.state = "ready"
-            job.place = self._number() if behind else job.place
+        if not job.place or (behind and job.state == "ready"):
+            job.place = self._number()
         self._wake_sleeper(due - now < 1000)
 
     def _live_on(self, job: Job, due: int, now: int, *, behind: bool = False) -> None:
@@ -429,7 +430,7 @@ class Model(Hearing):
         Where a successor takes its id it is filed under another, made of that and a number.
         """
         job.failed_at = now if job.failed_at is None else job.failed_at
-        job.state, job.when, job.token = "failed", when, None
+        job.state, job.when, job.place, job.token = "failed", when, 0, None
         self.tally["failed"] += 1
         if job.successor:
             id, successor = job.id, job.successor
@@ -468,7 +469,7 @@ class Model(Hearing):
 
     def _maintain(self, now: int, force: bool = False) -> tuple[int, int, int]:
         """Promote what is due, take back what lapsed, forget the endings whose time has come."""
-        due = self.due("delayed", now)
+        due = sorted(self.due("delayed", now), key=lambda job: (job.when, job.place))
         for job in due:
             self._put(job, 0, now, behind=True)
         lapsed = self.due("leased", now) if force or now >= self.patient_until(now) else []

@@ -76,7 +76,8 @@ class Job:
     options: Mapping[str, Any]
     state: str = "ready"
     place: int = 0
-    """Where it stands among the ready ones of its priority; a leased job keeps it."""
+    """Where it stands among its equals: those of its priority when it is ready, those due at the
+    same time when it is delayed. A leased job keeps it, a failed one has none."""
     when: int = 0
     """Delayed: due. Leased: lapses. Failed: when its failure handler may have it."""
     token: str | None = None

@@ -26,6 +26,8 @@ def view(model: Model, now: int) -> dict[str, Any]:
     """Return everything that a queue holds."""
     known: dict[str, Job | Ending] = {**model.endings, **model.jobs}
     facts = {id: facts_of(model, id) for id in known}
+    for id in model.times("delayed"):
+        facts[id]["number"] = model.jobs[id].place  # which its score cannot tell
     seen: dict[str, Any] = {
         "ready": [(job.id, job.priority) for job in model.ready()],
         "delayed": model.times("delayed"),

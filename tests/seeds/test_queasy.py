@@ -447,9 +447,6 @@ def test_bug_d13_jobs_that_failed_together_do_not_come_back_together(queue: Queu
     assert len({job.at for job in queue.peek(20, state="delayed")}) > 5
 
 
-@pytest.mark.xfail(
-    reason="`delayed` orders equal times by id: promote gives them out in that order", strict=True
-)
 def test_bug_d13_jobs_due_at_the_same_time_come_in_the_order_they_were_added(
     queue: Queue, clock: Clock
 ) -> None:

@@ -74,6 +74,7 @@ local function check(id, score, set)
   if facts.priority and set ~= 'delayed' and not facts.failed_at then
     broken('priority in the facts, but not delayed')
   end
+  if facts.number and set ~= 'delayed' then broken('number in the facts, but not delayed') end
   local given = score % RANKS <= tonumber(counted[1] or 0) and score < 100 * RANKS
   if set == 'ready' and not given then
     broken('rank that was never given')

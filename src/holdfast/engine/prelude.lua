@@ -197,8 +197,8 @@ local function read_facts(packed)
     handler = 'string', timeout_ms = 'number', max_failures = 'number', max_lapses = 'number',
     min_backoff_ms = 'number', max_backoff_ms = 'number', result_for_ms = 'number',
     remember_for_ms = 'number', keep = 'boolean',
-    priority = 'number', failures = 'number', lapses = 'number', error = 'string',
-    cancelled = 'boolean', failed_at = 'number', handlings = 'number',
+    priority = 'number', number = 'number', failures = 'number', lapses = 'number',
+    error = 'string', cancelled = 'boolean', failed_at = 'number', handlings = 'number',
     outcome = 'string', ended_at = 'number', taken_until = 'number',
   }
   local kinds, sound = this.kinds, true

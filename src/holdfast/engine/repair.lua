@@ -86,6 +86,7 @@ local function mend_facts(id, set)
   if set == 'failed' and not facts.failed_at then
     facts.failed_at, sound = this.now, false
   end
+  if set ~= 'delayed' then clear('number') end
   if set ~= 'delayed' and not facts.failed_at then clear('priority') end
   if not sound then
     set_facts(id, facts)

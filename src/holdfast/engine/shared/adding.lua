@@ -42,10 +42,10 @@ local function read_jobs(at)
     if not ARGV[last] then refuse('INVALID', 'count') end
     due = due ~= '' and read_due(due) or nil
     local options = packed ~= '' and read_options(packed) or nil
-    if due and priority ~= 50 then
-      -- While it is delayed its score is the time, so the priority waits in the facts.
+    if due then
+      -- While it is delayed its score is the time, so priority and number wait in the facts.
       options = options or {}
-      options.priority = priority
+      options.priority, options.number = priority ~= 50 and priority or nil, 0
     end
     for i = first, last, 2 do
       local size = #ARGV[i + 1]
@@ -58,7 +58,7 @@ local function read_jobs(at)
     end
     groups[#groups + 1] = {
       made = made, fresh = made and not this.new_caller, first = first, last = last,
-      priority = priority, due = due, facts = options and cmsgpack.pack(options),
+      priority = priority, due = due, facts = options,
       options = packed ~= '' and packed, ids = false, pairs = false, successors = false,
     }
     total, at = total + n, last + 1
@@ -165,9 +165,15 @@ local function create(groups)
       end
       call('ZADD', due and key.delayed or key.ready, unpack(scored))
       if facts then
-        local packed = {}
-        for i = 1, n do packed[2 * i - 1], packed[2 * i] = ids[i], facts end
-        call('HSET', key.facts, unpack(packed))
+        local pairs_, packed = {}, cmsgpack.pack(facts)
+        for i = 1, n do
+          if due then
+            facts.number = (rank + i) % RANKS
+            packed = cmsgpack.pack(facts)
+          end
+          pairs_[2 * i - 1], pairs_[2 * i] = ids[i], packed
+        end
+        call('HSET', key.facts, unpack(pairs_))
       end
       this.grantable = this.grantable or not due or due - this.now < 1000
     end

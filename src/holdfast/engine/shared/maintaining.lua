@@ -23,19 +23,34 @@ local function maintain(found, to_the_back)
     return call('ZRANGE', set, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, MAX_JOBS)
   end
 
-  -- delayed -> ready, in due order.
+  -- delayed -> ready, in due order; those due at the same time in the order they were added.
   local function promote()
-    local ids = due(key.delayed)
+    local due_now = call('ZRANGE', key.delayed, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, MAX_JOBS,
+      'WITHSCORES')
+    local ids, jobs = {}, {}
+    for i = 1, #due_now / 2 do ids[i] = due_now[2 * i - 1] end
     local packed = call('HMGET', key.facts, unpack(ids))
-    local ready, first = {}, take_numbers(#ids)
     for i, id in ipairs(ids) do
-      local facts = read_facts(packed[i])
+      jobs[i] = {id = id, at = tonumber(due_now[2 * i]), facts = read_facts(packed[i])}
+    end
+    table.sort(jobs, function(a, b)
+      if a.at ~= b.at then return a.at < b.at end
+      return (a.facts.number or 0) < (b.facts.number or 0)
+    end)
+    local ready, kept, plain, first = {}, {}, {}, take_numbers(#ids)
+    for i, job in ipairs(jobs) do
+      local id, facts = job.id, job.facts
+      ids[i] = id
       ready[2 * i - 1], ready[2 * i] = rank_of(facts.priority or 50, first + i), id
-      if facts.priority then
-        facts.priority = nil
-        set_facts(id, facts)
+      facts.priority, facts.number = nil, nil
+      if next(facts) then
+        kept[#kept + 1], kept[#kept + 2] = id, cmsgpack.pack(facts)
+      else
+        plain[#plain + 1] = id
       end
     end
+    if #kept > 0 then call('HSET', key.facts, unpack(kept)) end
+    if #plain > 0 then call('HDEL', key.facts, unpack(plain)) end
     call('ZREM', key.delayed, unpack(ids))
     call('ZADD', key.ready, unpack(ready))
     this.grantable = true

@@ -39,15 +39,17 @@ local function rank_behind(priority)
   return rank_of(priority, take_numbers(1) + 1)
 end
 
--- -> ready, at this rank or behind its equals | delayed, where the priority waits in the facts,
--- as the score is the time.
+-- -> ready, at this rank or behind its equals | delayed, where priority and number wait in the
+-- facts, as the score is the time.
 local function put_waiting(id, facts, priority, rank, due_at)
   if due_at > this.now then
     facts.priority = priority ~= 50 and priority or nil
+    if not facts.number then rank = rank or rank_behind(priority) end
+    if rank then facts.number = rank % RANKS end
     call('ZADD', key.delayed, due_at, id)
     this.grantable = this.grantable or due_at - this.now < 1000
   else
-    facts.priority = nil
+    facts.priority, facts.number = nil, nil
     call('ZADD', key.ready, rank or rank_behind(priority), id)
     this.grantable = true
   end
@@ -60,6 +62,7 @@ local function apply(update, id, facts, priority, due_at)
   if update.limits then
     local options = read_facts(update.options)
     options.failures, options.lapses, options.error = facts.failures, facts.lapses, facts.error
+    options.number = facts.number
     if not options.result_for_ms then call('HDEL', key.results, id) end
     facts, priority = options, update.priority
   end
