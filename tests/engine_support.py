@@ -166,6 +166,17 @@ def populate(queue: Queue, clock: Clock) -> Held:
     return {lease.id: lease for lease in held}
 
 
+def populate_plainly(queue: Queue, clock: Clock) -> Held:
+    """Leave plain jobs only, about which nothing is kept but their payloads."""
+    queue.add(b"x", id="lapsing")
+    queue.lease(3)
+    queue.add_many([NewJob(b"x", id=id) for id in ("done", "spent", "back")])
+    held = queue.lease_many(3, 3600)
+    queue.add_many([NewJob(b"x", id=id) for id in ("ready", "last")])
+    clock.advance(3)
+    return {lease.id: lease for lease in held}
+
+
 _NEW = (
     NewJob(b"x" * 100),
     NewJob(b"x", priority=90, delay=0.5, handler="h"),
@@ -214,7 +225,7 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     ),
     "cancel_matching": lambda queue, held: queue.cancel_matching(b"x"),
     "revive": lambda queue, held: queue._run(calls.revive(["failed", "ready", "nobody"])),
-    "set_result": lambda queue, held: queue.set_result("done", b"result"),
+    "set_result": lambda queue, held: queue._run(calls.set_result("done", b"result")),
     "fail_worker": lambda queue, held: queue.fail_worker(held["done"]),
     "register": lambda queue, held: queue.register(queues=["some"]),
     "tidy": lambda queue, held: queue.tidy(force=True, failed_longer_than=0),

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from conftest import Clock
-from engine_support import CHANGES, Behind, populate, refused, script_of
+from engine_support import (
+    CHANGES,
+    Behind,
+    Held,
+    populate,
+    populate_plainly,
+    refused,
+    script_of,
+)
 from holdfast import Queue
 from holdfast.engine.calls import SCRIPTS
 from holdfast.keys import NAMES
@@ -56,10 +66,16 @@ def test_the_calls_tried_here_write_to_as_many_keys_as_they_can(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize("fill", [populate, populate_plainly])
 def test_a_key_of_another_type_in_the_way_stops_a_call_before_it_changes_anything(
-    queue: Queue, clock: Clock, spoiled: Behind, kind: str, name: str
+    queue: Queue,
+    clock: Clock,
+    spoiled: Behind,
+    kind: str,
+    name: str,
+    fill: Callable[[Queue, Clock], Held],
 ) -> None:
-    held = populate(queue, clock)
+    held = fill(queue, clock)
     spoiled("UNLINK", "wake")
     spoiled("UNLINK", name)
     spoiled("SET", name, "foreign")
@@ -70,7 +86,7 @@ def test_a_key_of_another_type_in_the_way_stops_a_call_before_it_changes_anythin
         assert spoiled.everything() == before
     else:
         # Not in the way of this call, or deleted by it.
-        assert name not in TOUCHED.get(kind, ())
+        assert name not in TOUCHED.get(kind, ()) or fill is populate_plainly
         assert spoiled.everything().get(name) == (None if kind == "delete" else before[name])
 
 
@@ -131,4 +147,12 @@ def test_a_populated_queue_is_in_order_after_every_call(
     queue: Queue, clock: Clock, behind: Behind, kind: str
 ) -> None:
     CHANGES[kind](queue, populate(queue, clock))
+    assert queue.audit() == []
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_queue_of_plain_jobs_is_in_order_after_every_call(
+    queue: Queue, clock: Clock, behind: Behind, kind: str
+) -> None:
+    CHANGES[kind](queue, populate_plainly(queue, clock))
     assert queue.audit() == []

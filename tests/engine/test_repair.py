@@ -8,7 +8,7 @@ from conftest import Clock
 from engine.test_audit import BROKEN, populate
 from engine_support import Behind, pack, take
 from engine_support import populate as populate_all
-from holdfast import NewJob, Problem, Queue
+from holdfast import NewJob, Problem, Queue, ServerRefused
 from holdfast.engine import calls
 
 
@@ -180,3 +180,18 @@ def test_a_lease_that_no_set_has_is_as_after_a_reclaim(queue: Queue, spoiled: Be
     assert len(queue.repair()) == 2
     assert [(job.id, job.priority) for job in queue.peek(2)] == [("a", 90), ("b", 90)]
     assert queue.complete(leases[1]) is True
+
+
+@pytest.mark.parametrize(
+    "name", ["delayed", "failed", "ended", "leased", "results", "next", "facts"]
+)
+def test_a_foreign_key_in_the_way_stops_it_before_it_mends_anything(
+    queue: Queue, spoiled: Behind, name: str
+) -> None:
+    queue.add_many(NewJob(b"", id=f"{n}") for n in range(5))
+    spoiled("HDEL", "jobs", "1", "3")
+    spoiled("SET", name, "foreign")
+    before = spoiled.everything()
+    with pytest.raises(ServerRefused):
+        queue.repair()
+    assert spoiled.everything() == before

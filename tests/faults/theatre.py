@@ -27,7 +27,7 @@ every_call_by_turns = pytest.mark.parametrize(
 )
 """Every call on one shell, and half of them on each: for what does not depend on the call."""
 
-QUICKLY = 0.03
+QUICKLY = 0.15
 """Seconds after which an impatient client takes a reply for lost."""
 
 Played: TypeAlias = dict[tuple[Shell, str], tuple[Any, Stored]]

@@ -184,11 +184,11 @@ class Acting(Comparing):
         if self.model.paused:
             self._ask(caller, calls.resume(), partial(self.model.resume))
         elif kind == "ready":
-            some = [("a", LIMITS[self.age % 16]), ("b", LIMITS[self.age % 7]), (None, {})]
+            some = [("a", LIMITS[0]), ("b", LIMITS[-1]), (None, {})]
             wanted = [Wanted(id, "", 50, limits, "own") for id, limits in some]
             self._add(caller, wanted, "ignore")
         elif kind == "leased":
-            self._lease(caller, 1 + self.age % 3, 4_000, [])
+            self._lease(caller, 3, 4_000, [])
         elif kind == "at its limits":
             self._add(caller, [Wanted(None, "", 99, LIMITS[0], "own")], "ignore")
             self.both_agree()
@@ -197,6 +197,7 @@ class Acting(Comparing):
             self._add(caller, [Wanted(None, "", 99, KEPT | LIMITS[0], "own")], "ignore")
             self.both_agree()
             self._lease(caller, 1, 4_000, [])
+            self.both_agree()
             self._set_result(caller, [*self.model.times("leased")][-1], b"so far")
         elif kind == "ended":
             self._add(caller, [Wanted(None, "", 99, KEPT, "own")], "ignore")

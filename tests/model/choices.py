@@ -81,6 +81,8 @@ kinds = st.sampled_from(["leased", *LEASES])
 WAYS = ["complete", "retry", "fail", "release", "lapse", "lease", "force", "extend"]
 ways = st.sampled_from([*WAYS, "retry", "release"])
 
+SELDOM = ["resume", "pause", "pause", "register", "register", "repair", "delete", "hear only bob"]
+
 # Which id to name: one of those that stand in a state, or any.
 STATES = ["leased", "leased", "cancelled", "reclaimed", "ready", "delayed", "failed", "ended"]
 names = st.tuples(st.sampled_from([*STATES, "any"]), st.integers(0, 7))

@@ -22,6 +22,7 @@ from model.choices import (
     CALLERS,
     HOUR,
     NONSENSE,
+    SELDOM,
     Pick,
     Time,
     Updates,
@@ -50,7 +51,7 @@ from model.choices import (
     ways,
 )
 from model.comparing import with_results
-from model.hearing import CALLER_IS_KEPT, SILENCE
+from model.hearing import SILENCE
 from model.values import filed_id, payload_of
 
 
@@ -369,33 +370,34 @@ class Histories(Acting):
         self._recall(caller, holder, longer)
 
     @rule(
-        time=times, caller=callers, what=st.sampled_from(["resume", "register", "pause"]),
-        ms=lease_times,
+        time=times, caller=callers, ms=lease_times, count=counts,
+        what=st.sampled_from(SELDOM),
     )  # fmt: skip
-    def manage(self, time: Time, caller: str, what: str, ms: int) -> None:
+    def manage(self, time: Time, caller: str, ms: int, count: int, what: str) -> None:
+        """Each of these seldom, so that histories grow."""
         self._pass(time)
         if what == "resume":
             self._ask(caller, calls.resume(), partial(self.model.resume))
         elif what == "pause":
             self._ask(caller, calls.pause(), partial(self.model.pause))
-        else:
+        elif what == "register":
             call = calls.register(caller, ms, b"\x80")
             self._ask(caller, call, partial(self.model.register, caller, ms))
+        elif what == "repair":
+            place = (1, b"")
+            while place:
+                place = self._repair(caller, place, count)
+        elif what == "delete":
+            self._ask(caller, calls.delete(), partial(self.model.delete))
+        else:
+            self._hear_only_bob()
 
-    @precondition(lambda self: self.age % 4 == 3)
-    @rule(time=times, caller=callers, count=counts)
-    def repair(self, time: Time, caller: str, count: int) -> None:
-        """Walk everything, some ids at a time."""
-        self._pass(time)
-        place = (1, b"")
-        while place:
-            place = self._repair(caller, place, count)
-
-    @precondition(lambda self: self.age % 5 == 4)  # Seldom, so that histories grow.
-    @rule(time=times, caller=callers)
-    def delete(self, time: Time, caller: str) -> None:
-        self._pass(time)
-        self._ask(caller, calls.delete(), partial(self.model.delete))
+    def _hear_only_bob(self) -> None:
+        """After a silence it may be the clock that jumped; when it is over all are forgotten."""
+        self.tidy(("now", HOUR), "bob", force=False, failed_for=None)
+        self.tidy(("now", SILENCE), "bob", force=False, failed_for=None)
+        kept = {caller for caller in CALLERS if not self.model.is_forgotten(caller, self.now)}
+        assert self.engine.view(self.now)["callers"] == kept
 
     # -------------------------------------------------------------- nonsense
 
@@ -434,15 +436,6 @@ class Histories(Acting):
     @rule(time=times, which=st.integers(0, 3))
     def send_a_lease_again_that_was_lost(self, time: Time, which: int) -> None:
         self._send_the_last_of(self._lost(), time, which)
-
-    @precondition(lambda self: self.age % 6 == 5)
-    @rule(ms=st.sampled_from([CALLER_IS_KEPT + 1, HOUR]))
-    def only_bob_is_heard(self, ms: int) -> None:
-        """After a silence it may be the clock that jumped; when it is over they are forgotten."""
-        self.tidy(("now", ms), "bob", force=False, failed_for=None)
-        self.tidy(("now", SILENCE), "bob", force=False, failed_for=None)
-        kept = {caller for caller in CALLERS if not self.model.is_forgotten(caller, self.now)}
-        assert self.engine.view(self.now)["callers"] == kept
 
     @precondition(lambda self: self._forgotten())
     @rule(time=times, which=st.integers(0, 3))

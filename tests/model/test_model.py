@@ -20,7 +20,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.engine import script
 from model.engine import Wire
 from model.histories import Histories
-from model.model import MAX_HANDLING, MAX_HANDLINGS
+from model.jobs import MAX_HANDLING, MAX_HANDLINGS
 from support import TestServer
 
 STEPS = int(os.environ.get("HOLDFAST_MODEL_STEPS", "20000"))

@@ -11,7 +11,8 @@ import msgspec
 from holdfast.job import Facts, State
 from holdfast.job import Job as ShownJob
 from model.hearing import CALLER_IS_KEPT, SILENCE
-from model.model import SPENT, Model
+from model.jobs import SPENT
+from model.model import Model
 from model.values import NEVER, Change, Ending, Granted, Job, ms, payload_of
 
 STATES: tuple[State, ...] = ("ready", "delayed", "leased", "failed", "ended")

@@ -15,7 +15,6 @@ local from = ARGV[7] ~= '' and whole(ARGV[7], 0, MAX_INSTANT, 'place')
 local budget = whole(ARGV[8], 1, MAX_JOBS, 'count')
 if #holder > MAX_NAME then refuse('INVALID', 'holder') end
 check_types()
-call('ZCARD', key.failed)
 call('HLEN', key.workers)
 
 local stop = math.min(from or math.huge, call('ZCARD', key.leased)) - 1

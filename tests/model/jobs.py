@@ -1,0 +1,322 @@
+"""What can happen to a job, in plain dictionaries: a second opinion, written from the design.
+
+No I/O, no clock of its own, no cleverness. A job is in one place because it has one
+`state`; the order of waiting jobs is found by sorting; a successor is the list of updates
+that made it, gone through when the lease ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.job import Update
+from model.hearing import NOTHING_IS_LEFT, Hearing
+from model.values import Change, Ending, Given, Job, Settle, after, filed_id, ms
+
+LAPSED = "the lease lapsed"
+
+HANDLING = 10_000
+"""After a failure handler did not answer: when it may try again, doubled each time."""
+MAX_HANDLING = 15_000
+MAX_HANDLINGS = 2
+"""The last two are smaller than in earnest, so that histories get there (test_model.py)."""
+SPENT = 2**52
+"""From here on is no time: no failure handler may have the job any more."""
+
+
+class Jobs(Hearing):
+    """The jobs of one queue, and what remains of those that have ended."""
+
+    def __init__(self, requeue: str = "rank") -> None:
+        self.requeue = requeue
+        self.delete(0)
+
+    def delete(self, now: int) -> object:
+        """Leave nothing, not even the answer to this question."""
+        super().__init__()
+        self.jobs: dict[str, Job] = {}
+        self.endings: dict[str, Ending] = {}
+        self.workers: dict[str, int] = {}
+        self.tally: Counter[str] = Counter()
+        self.paused = False
+        self.numbers = 0
+        """Given to what is added, promoted or put behind its equals."""
+        self.wake = 0
+        """Tokens for sleepers: at most one."""
+        return NOTHING_IS_LEFT
+
+    # ----------------------------------------------------------------------- add
+
+    def _state_of_taken(self, id: str, now: int) -> str | None:
+        if id in self.jobs:
+            return self.jobs[id].state
+        return "ended" if id in self.endings and self.endings[id].taken_until > now else None
+
+    def _is_open(self, id: str) -> bool:
+        """Tell whether the job with this id is cancelled, and nothing waits to succeed it."""
+        return id in self.jobs and self.jobs[id].cancelled and not self.jobs[id].successor
+
+    def _add(self, given: Given, now: int) -> str:
+        if given.fresh and (given.id in self.jobs or given.id in self.endings):
+            # This very call was made so long ago that its caller is forgotten: the same job.
+            return "created"
+        if self._is_open(given.id):
+            self.jobs[given.id].successor = [Change(given, Update(), given.due(now))]
+            return "leased, updated"
+        if state := self._state_of_taken(given.id, now):
+            return state
+        return self._create(given.id, [Change(given, Update(), given.due(now))], now)
+
+    def _create(self, id: str, changes: Sequence[Change], now: int) -> str:
+        """Make a job of the first; the others are applied to it."""
+        first, others = changes[0], changes[1:]
+        self.endings.pop(id, None)
+        given = first.given
+        job = self.jobs[id] = Job(id, given.payload, given.priority, given.options)
+        due = self._apply(others, job, first.due)
+        job.place = self._number()
+        self.tally["added"] += 1
+        self._put(job, due, now)
+        return "created"
+
+    def _update(self, change: Change, now: int) -> str:
+        job = self.jobs.get(change.given.id)
+        if not job:
+            taken = self._state_of_taken(change.given.id, now)
+            return taken or self._create(change.given.id, [change], now)
+        self.tally["updated"] += 1
+        if job.state == "leased":
+            job.successor.append(change)
+            return "leased, updated"
+        was, due = job.state, {"ready": 0, "delayed": job.when, "failed": change.due}[job.state]
+        due = self._apply([change], job, due)
+        job.token = None
+        if was == "failed":
+            self._forget_failures(job)
+        self._put(job, due, now, behind=was != "ready")
+        return "failed, updated" if was == "failed" else f"{job.state}, updated"
+
+    def _apply(self, changes: Sequence[Change], job: Job, due: int) -> int:
+        """Change a job that lives on; return when it may run."""
+        for change in changes:
+            if change.how.data:
+                job.payload = change.given.payload
+            if change.how.limits:
+                job.priority, job.options = change.given.priority, change.given.options
+            if change.begins_anew:
+                job.failures, job.lapses, job.error = 0, 0, None
+            due = change.due_after(due)
+        if not ms(job.options, "result_for"):
+            job.result = None
+        return due
+
+    # ------------------------------------------------------------------- waiting
+
+    def _put(self, job: Job, due: int, now: int, *, behind: bool = False) -> None:
+        """Let a job wait: for its time, at the place that it has or behind its equals."""
+        if due > now:
+            job.state, job.when = "delayed", due
+        else:
+            job.state = "ready"
+        if not job.place or (behind and job.state == "ready"):
+            job.place = self._number()
+        self._wake_sleeper(due - now < 1000)
+
+    def _live_on(self, job: Job, due: int, now: int, *, behind: bool = False) -> None:
+        """Let a job wait whose lease is over. Who ran what is changed now cannot complete it."""
+        if job.successor:
+            due = self._apply(job.successor, job, due)
+            job.successor, job.token = [], None
+        self._put(job, due, now, behind=behind)
+
+    def _give_back(self, job: Job, due: int, now: int) -> None:
+        self._live_on(job, due, now, behind=self.requeue == "back")
+
+    def _number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def _wake_sleeper(self, came_up: object) -> None:
+        if came_up and not self.paused:
+            self.wake = 1
+
+    # -------------------------------------------------------------------- ending
+
+    def _complete_if_last(self, settle: Settle, now: int) -> bool:
+        """Complete for the last token given out, also when the job was taken back since."""
+        id, token, result = settle
+        last = id in self.jobs and self.jobs[id].token == token
+        return last and self._complete(self.jobs[id], result, now)
+
+    def _complete(self, job: Job, result: bytes | None, now: int) -> bool:
+        if self._ends_as_cancelled(job, now):
+            return False
+        # A failure that is dealt with is a failure to who waits for the result.
+        self._end(job, "completed" if job.failed_at is None else "failed", result, now)
+        self.tally["completed"] += 1
+        return True
+
+    def _ends_as_cancelled(self, job: Job, now: int) -> bool:
+        """Somebody cancelled it while it was leased: any settle or lapse ends it as that."""
+        if job.cancelled:
+            self._end_as_cancelled(job, now)
+        return job.cancelled
+
+    def _end_as_cancelled(self, job: Job, now: int) -> None:
+        self._end(job, "cancelled", None, now)
+        self.tally["cancelled"] += 1
+
+    def _end(self, job: Job, outcome: str, result: bytes | None, now: int) -> None:
+        """Let a job be gone. Its successor takes the id, or its ending is remembered."""
+        del self.jobs[job.id]
+        result_for = ms(job.options, "result_for")
+        remember_for = ms(job.options, "remember_for") if outcome == "completed" else 0
+        if job.successor:
+            self._create(job.id, job.successor, now)
+        elif result_for or remember_for:
+            self.endings[job.id] = Ending(
+                outcome=outcome,
+                ended_at=now,
+                forget_at=after(now, max(result_for, remember_for)),
+                taken_until=after(now, remember_for) if remember_for else 0,
+                result=(job.result if result is None else result) if result_for else None,
+                payload=job.payload if result_for and job.options.get("keep") else None,
+                error=job.error if outcome == "failed" else None,
+            )
+
+    def _cancel(self, job: Job, running: bool, now: int) -> bool:
+        """Tell whether the job ends now, or when its lease does, because of this."""
+        if job.state != "leased":
+            self._end_as_cancelled(job, now)
+            return True
+        if not running or job.cancelled:
+            return False
+        job.cancelled = True
+        self.tally["cancelling"] += 1
+        return True
+
+    def _drop_successor(self, id: str) -> bool:
+        if id not in self.jobs or not self.jobs[id].successor:
+            return False
+        self.jobs[id].successor = []
+        return True
+
+    # ------------------------------------------------------------------- failing
+
+    def _fails_for_good(self, job: Job, error: str) -> bool:
+        job.failures += 1
+        job.error = error or None
+        limit = job.options.get("max_failures", 10)
+        return limit is not None and job.failures > limit
+
+    def _lapse(self, job: Job, error: str, due: int, now: int) -> bool:
+        """Count a run that did not answer; tell whether the job waits again."""
+        if self._ends_as_cancelled(job, now):
+            return False
+        if job.failed_at is not None:
+            wait = min(HANDLING * 2**job.handlings, MAX_HANDLING)
+            self._handled_in_vain(job, after(now, wait), now)
+            return False
+        job.lapses += 1
+        job.error = error
+        limit = job.options.get("max_lapses", 3)
+        if limit is not None and job.lapses > limit:
+            self._fail(job, now, now)
+            return False
+        self._give_back(job, due, now)
+        return True
+
+    def _fail(self, job: Job, when: int, now: int) -> None:
+        """Keep a failed job for its failure handler, or for somebody to decide.
+
+        Where a successor takes its id it is filed under another, made of that and a number.
+        """
+        job.failed_at = now if job.failed_at is None else job.failed_at
+        job.state, job.when, job.place, job.token = "failed", when, 0, None
+        self.tally["failed"] += 1
+        if job.successor:
+            id, successor = job.id, job.successor
+            job.id, job.successor = self._name_to_file_under(id), []
+            self.jobs[job.id] = self.jobs.pop(id)
+            self._create(id, successor, now)
+
+    def _name_to_file_under(self, id: str) -> str:
+        name = filed_id(id, self._number())
+        taken = name in self.jobs or name in self.endings
+        return self._name_to_file_under(id) if taken else name
+
+    def _handled_in_vain(self, job: Job, when: int, now: int) -> None:
+        job.handlings += 1
+        spent = job.handlings > MAX_HANDLINGS
+        self._fail(job, SPENT + (job.failed_at or 0) if spent else when, now)
+
+    def _revive(self, job: Job, now: int) -> bool:
+        self._forget_failures(job)
+        self._put(job, 0, now, behind=True)
+        self.tally["revived"] += 1
+        return True
+
+    def _forget_failures(self, job: Job) -> None:
+        job.failures, job.lapses, job.error = 0, 0, None
+        job.failed_at, job.handlings = None, 0
+
+    def _failed_before(self, moment: int) -> list[Job]:
+        """Return what failed before this moment and does not wait for its failure handler."""
+        return [
+            job for job in self.in_order("failed")
+            if (job.when if job.when < SPENT else job.when - SPENT) < moment
+        ]  # fmt: skip
+
+    # --------------------------------------------------------------- maintaining
+
+    def _maintain(self, now: int, force: bool = False) -> tuple[int, int, int]:
+        """Promote what is due, take back what lapsed, forget the endings whose time has come."""
+        due = sorted(self.due("delayed", now), key=lambda job: (job.when, job.place))
+        for job in due:
+            self._put(job, 0, now, behind=True)
+        lapsed = self.due("leased", now) if force or now >= self.patient_until(now) else []
+        for job in lapsed:
+            self.tally["reclaimed"] += self._lapse(job, LAPSED, 0, now)
+        over = [id for id, ending in self.endings.items() if ending.forget_at <= now]
+        for id in over:
+            del self.endings[id]
+        self.tally["promoted"] += len(due)
+        self.tally["pruned"] += len(over)
+        return len(due), len(lapsed), len(over)
+
+    def _worth_asking_in(self, now: int, failed: bool) -> int:
+        due = self.times("failed" if failed else "delayed").values()
+        patient_until = self.patient_until(now)
+        lapses = (max(lapse, patient_until) for lapse in self.times("leased").values())
+        return min([now + 1000, *due, *lapses]) - now
+
+    # ---------------------------------------------------------- looking for jobs
+
+    def ready(self) -> list[Job]:
+        """Return the jobs that can be leased, best first."""
+        waiting = [job for job in self.jobs.values() if job.state == "ready"]
+        return sorted(waiting, key=lambda job: (-job.priority, job.place))
+
+    def in_order(self, state: str) -> list[Job]:
+        """Return the jobs of a state: in the order of its times, then in that of ids."""
+        jobs = [job for job in self.jobs.values() if job.state == state]
+        return sorted(jobs, key=lambda job: (job.when, job.id.encode()))
+
+    def due(self, state: str, now: int) -> list[Job]:
+        """Return the jobs of a state whose time has come."""
+        return [job for job in self.in_order(state) if job.when <= now]
+
+    def held(self, settles: Sequence[tuple[Any, ...]]) -> list[Job | None]:
+        """Return the job of each settle that presents a current lease, each job once."""
+        held: list[Job | None] = []
+        for id, token, *_ in settles:
+            job = self.jobs.get(id)
+            current = job and job.state == "leased" and job.token == token and job not in held
+            held.append(job if current else None)
+        return held
+
+    def times(self, state: str) -> dict[str, int]:
+        """Return the time that belongs to each job of a state."""
+        return {job.id: job.when for job in self.jobs.values() if job.state == state}
