@@ -7,8 +7,10 @@ from typing import Any, Literal
 import pytest
 
 from conftest import Clock
-from engine_support import Behind, take
+from engine_support import Behind, pack, take
 from holdfast import Job, Lease, NewJob, Queue, Update
+from holdfast.engine import calls
+from holdfast.engine.calls import Entry
 
 
 def shown(queue: Queue, id: str = "a") -> Job:
@@ -419,3 +421,21 @@ def test_an_id_is_not_cut_inside_a_character(queue: Queue, id: str) -> None:
     handled = queue.lease(30, failed=True)
     assert handled is not None
     assert handled.id == failed.id
+
+
+@pytest.mark.parametrize("meanwhile", ["waiting", "leased", "ended"])
+def test_an_update_of_a_made_id_that_comes_again_after_long_changes_nothing(
+    queue: Queue, behind: Behind, meanwhile: str
+) -> None:
+    entry = Entry("made", b"x", True, 50, b"", pack(result_for_ms=3_600_000))
+    call = calls.update([entry], b"1=11")
+    assert [r.created for r in behind.ask(call, "caller", 1)] == [True]
+    if meanwhile != "waiting":
+        lease = take(queue)
+        if meanwhile == "ended":
+            queue.complete(lease)
+    behind("HDEL", "calls", "caller")
+    before = behind.everything()
+    assert [r.created for r in behind.ask(call, "caller", 1)] == [True]
+    after = behind.everything()
+    assert {name for name in after if after[name] != before.get(name)} <= {"calls", "meta"}

@@ -38,7 +38,14 @@ end
 local letters = {}
 for _, group in ipairs(groups) do
   for i = group.first, group.last, 2 do
-    letters[#letters + 1] = update_job(ARGV[i], update_of(group, ARGV[i + 1], ARGV[4]))
+    local id = ARGV[i]
+    -- An id that the client made is taken only by this very job: then this is a call of long
+    -- ago whose answer is forgotten.
+    if group.made and not is_free(id, true) then
+      letters[#letters + 1] = '1'
+    else
+      letters[#letters + 1] = update_job(id, update_of(group, ARGV[i + 1], ARGV[4]))
+    end
   end
 end
 tell('updated', updated)
