@@ -68,6 +68,7 @@ TOO_MUCH: dict[str, Callable[[], Call[Any]]] = {
         [("a", "a.1", b"x" * 4 * MIB), ("b", "a.1", b"x" * (4 * MIB + 1))]
     ),
     "an extension by nothing": lambda: calls.extend([("a", "a.1", None)], 0),
+    "a holder that nobody can have": lambda: calls.recall(holder="x" * 513),
     "an audit of nothing": lambda: calls.audit(count=0),
     "an audit before the first set": lambda: calls.audit((0, 0)),
     "an audit after the last set": lambda: calls.audit((6, 0)),
@@ -170,6 +171,16 @@ def test_a_hold_that_says_a_rank_which_no_priority_has_is_corrected(
     clock.advance(1)
     queue.tidy()
     assert spoiled("ZSCORE", "ready", "a") == place
+    # A number taken for a job that was here before is not counted as one more job.
+    assert int(spoiled("HGET", "meta", "sequence")) - int(
+        spoiled("HGET", "meta", "requeued") or 0
+    ) == 1
+
+
+def test_calls_are_counted_from_one(queue: Queue, behind: Behind) -> None:
+    with pytest.raises(redis.ResponseError, match=r"^INVALID number"):
+        behind.ask(calls.pause(), "caller", 0)
+    assert behind.everything() == {}
 
 
 # ------------------------------------------------------------------------------- lease

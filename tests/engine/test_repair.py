@@ -61,6 +61,15 @@ def test_jobs_that_no_set_has_are_ready_again_at_their_priority(
     assert queue.audit() == []
 
 
+def test_a_job_whose_rank_was_never_given_gets_the_one_of_a_plain_job(
+    queue: Queue, spoiled: Behind
+) -> None:
+    queue.add_many([NewJob(b"", id="lost"), NewJob(b"", id="below", priority=49)])
+    spoiled("ZADD", "ready", 2**50 + 7, "lost")
+    assert queue.repair() == [Problem("lost", "given a new rank")]
+    assert [(job.id, job.priority) for job in queue.peek(2)] == [("lost", 50), ("below", 49)]
+
+
 def test_all_of_a_big_queue_is_found_again(queue: Queue, spoiled: Behind) -> None:
     queue.add_many(NewJob(b"x" * 100, id=f"{n}") for n in range(2500))
     spoiled("UNLINK", "ready")

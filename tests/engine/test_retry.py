@@ -96,6 +96,16 @@ def test_a_job_runs_once_more_than_it_may_fail(
     assert (job.id, job.failures, job.error) == ("a", runs, f"failure {runs}")
 
 
+def test_a_job_that_does_not_say_so_may_fail_ten_times(queue: Queue, clock: Clock) -> None:
+    queue.add(b"x", id="a")
+    runs = 0
+    while (lease := queue.lease(30)) is not None:
+        runs += 1
+        queue.retry(lease, error="again", after=0.001)
+        clock.advance(0.001)
+    assert runs == 11
+
+
 def test_a_job_that_is_tried_again_at_once_goes_behind_its_equals(queue: Queue) -> None:
     queue.add(b"x", id="a")
     queue.add(b"x", id="b")

@@ -141,20 +141,19 @@ local function forget_callers()
   end
 end
 
--- Put what happened into the one event of this call. What was added is not counted: it is
--- what is left of `sequence` without `promoted` and `requeued`.
+-- Put what happened into the one event of this call; the list is its own from then on. What was
+-- added is not counted: it is what is left of `sequence` without `promoted` and `requeued`.
 local function tell(kind, ids)
   if #ids == 0 then return end
   local told = this.told
   for i = 1, #told do
     local event = told[i]
     if event.kind == kind then
-      if not event.own then event.ids, event.own = {unpack(event.ids)}, true end
       for j = 1, #ids do event.ids[#event.ids + 1] = ids[j] end
       return
     end
   end
-  told[#told + 1] = {kind = kind, ids = ids, own = false}
+  told[#told + 1] = {kind = kind, ids = ids}
 end
 
 -- Remember the answer, count and tell what happened, wake a sleeper. `reply` is what goes

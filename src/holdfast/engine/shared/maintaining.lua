@@ -12,7 +12,6 @@ local function overdue(force)
     ended = call('ZCOUNT', key.ended, '-inf', now) > 0,
   }
   if found.leased then call('ZCARD', key.failed) end
-  if found.ended then call('HLEN', key.results) end
   found.leased = found.leased and (force or now >= this.grace)
   return (found.delayed or found.leased or found.ended) and found
 end
