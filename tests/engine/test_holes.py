@@ -172,9 +172,10 @@ def test_a_hold_that_says_a_rank_which_no_priority_has_is_corrected(
     queue.tidy()
     assert spoiled("ZSCORE", "ready", "a") == place
     # A number taken for a job that was here before is not counted as one more job.
-    assert int(spoiled("HGET", "meta", "sequence")) - int(
-        spoiled("HGET", "meta", "requeued") or 0
-    ) == 1
+    assert (
+        int(spoiled("HGET", "meta", "sequence")) - int(spoiled("HGET", "meta", "requeued") or 0)
+        == 1
+    )
 
 
 def test_calls_are_counted_from_one(queue: Queue, behind: Behind) -> None:
