@@ -323,3 +323,11 @@ def test_whatever_moves_a_job_changes_the_stamp_of_an_audit(
         step()
         assert stamp() not in stamps
         stamps.append(stamp())
+
+
+@pytest.mark.parametrize("length", [511, 512])
+def test_no_id_is_mistaken_for_what_makes_a_set_a_table(queue: Queue, length: int) -> None:
+    queue.add_many(NewJob(b"", id="-" * n) for n in range(length - 19, length + 1))
+    assert len(queue.lease_many(20, 30)) == 20
+    assert queue.audit() == []
+    assert queue.counts().leased == 20

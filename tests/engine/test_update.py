@@ -439,3 +439,13 @@ def test_an_update_of_a_made_id_that_comes_again_after_long_changes_nothing(
     assert [r.created for r in behind.ask(call, "caller", 1)] == [True]
     after = behind.everything()
     assert {name for name in after if after[name] != before.get(name)} <= {"calls", "meta"}
+
+
+def test_a_long_id_is_cut_no_shorter_than_it_must_be(queue: Queue) -> None:
+    id = "x" * 494 + "é" + "x" * 16
+    queue.add(b"old", id=id)
+    lease = take(queue)
+    queue.add(b"new", id=id, on_conflict="update")
+    queue.fail(lease, error="no")
+    [failed] = queue.failed()
+    assert failed.id.startswith("x" * 494 + "é~")
