@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import hiredis
 import msgspec
 import redis
 
 from conftest import Clock
-from holdfast import Lease, NewJob, Queue, ServerRefused
+from holdfast import Lease, NewJob, Queue, Request, ServerRefused
 from holdfast.engine import calls
-from holdfast.engine.calls import Call, Failure
+from holdfast.engine.calls import Call, Entry, Failure
+from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
 from holdfast.engine.script import Script
 from holdfast.keys import NAMES, queue_keys
+from holdfast.requests import PartState
 from support import Kind, TestServer, command_on
 
 T = TypeVar("T")
@@ -63,6 +66,15 @@ class Behind:
         packed = self("HGET", "facts", id)
         return msgspec.msgpack.decode(packed) if packed else {}
 
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Return what is kept about each request and group."""
+        found = self("HGETALL", "requests").items()
+        return {
+            name.decode(): msgspec.structs.asdict(record)
+            for name, packed in found
+            if not name.endswith(b"/end") and (record := read_record(packed))
+        }
+
     def ask(self, call: Call[T], caller: str, number: int, now: int | None = None) -> T:
         """Make a call under a caller and a number of the test's own."""
         head = ["" if now is None else now, *((caller, number) if call.script.changes else ())]
@@ -70,7 +82,8 @@ class Behind:
 
     def run(self, script: Script, *args: Any) -> Any:
         """Run a script with any arguments; an error reply is raised as redis-py raises it."""
-        command = ("EVALSHA", script.sha, len(NAMES), *self.keys.values(), *args)
+        raw = [arg.encode(errors="surrogateescape") if type(arg) is str else arg for arg in args]
+        command = ("EVALSHA", script.sha, len(NAMES), *self.keys.values(), *raw)
         try:
             return command_on(self.client, *command)
         except redis.exceptions.NoScriptError:
@@ -108,6 +121,13 @@ def pack(**facts: object) -> bytes:
     return msgspec.msgpack.encode(facts)
 
 
+def pack_record(**fields: Any) -> bytes:
+    """Write what is kept about a request, as the engine does."""
+    record = Record(**fields)
+    *numbers, _ = msgspec.structs.astuple(record)
+    return struct.pack(RECORD_FORMAT, *numbers) + record.reason.encode()
+
+
 def words(packed: bytes) -> list[bytes]:
     """Read a command as the server would."""
     reader = hiredis.Reader()
@@ -131,7 +151,11 @@ def own_server(
 
 # ------------------------------------------------------- a queue with all in it
 
-Held = dict[str, Lease]
+
+class Held(dict[str, Lease]):
+    """What is held, by id; and the stamp of the queue that it is of."""
+
+    stamp = b""
 
 
 def populate(queue: Queue, clock: Clock) -> Held:
@@ -158,12 +182,104 @@ def populate(queue: Queue, clock: Clock) -> Held:
     queue.add(b"y", id="replaced", on_conflict="update", delay=3)
     queue.add(b"y", id="overtaken", on_conflict="update", handler="h")
     queue.cancel("marked")
+    held += _populate_a_request(queue)
+    held += _populate_requests(queue)
+    held += _populate_groups(queue)
     queue.add(b"x", id="due", delay=3, priority=90)
     queue.add(b"x", id="later", delay=3600, result_for=3600)
     queue.add(b"x", id="ready", handler="h")
     queue.add(b"x", id="last")
+    opened(queue, "open", 3, limit=2, priority=60)
     clock.advance(3)
-    return {lease.id: lease for lease in held}
+    return _held(queue, held)
+
+
+def opened(queue: Queue, id: str, parts: int, **options: Any) -> Request:
+    """Open a request with so many parts."""
+    request = queue.request(id, **options)
+    request.open()
+    request.add_many([b"x"] * parts)
+    return request
+
+
+def _held(queue: Queue, leases: Iterable[Lease]) -> Held:
+    held = Held((lease.id, lease) for lease in leases)
+    held.stamp = queue._run(calls.audit()).stamp
+    return held
+
+
+def _populate_a_request(queue: Queue) -> list[Lease]:
+    """Leave a request without a free place that has parts in every state."""
+    request = opened(queue, "all", 6)
+    done, handled, handling, failed, leased, marked = queue.lease_many(6, 3600)
+    queue.complete(done, b"result")
+    queue.fail(handled, error="why")
+    queue.fail(handling, error="why")
+    handled, handling = queue.lease_many(2, 3600, failed=True)
+    queue.complete(handled)
+    queue.fail(failed, error="why")
+    request.add(b"x", max_lapses=0)
+    queue.lease(3)
+    request.add(b"x", delay=3, priority=90)
+    request.add(b"x", delay=3600)
+    request.set_limit(0)
+    request.add_many([b"x"] * 4)
+    queue.cancel("all/9")
+    queue.cancel(marked.id)
+    queue.set_result("all/10", b"so far")
+    request.set_limit(request.status().running)
+    assert {part.state for part in request.results()} == set(get_args(PartState))
+    return [handling, leased, marked]
+
+
+def _populate_requests(queue: Queue) -> list[Lease]:
+    """Leave requests for which something is to follow, now or three seconds on."""
+    ending = opened(queue, "ending", 1, follow_up=NewJob(b"x", group="new", group_limit=1))
+    held = queue.lease_many(1, 3600)
+    ending.seal()
+    stopped = opened(queue, "stopped", 1)
+    held += queue.lease_many(1, 3600)
+    stopped.add(b"x")
+    stopped.cancel()
+    fast = opened(queue, "fast", 0, limit=1, on_failure="fail_fast", follow_up=b"x")
+    fast.add_many([b"x"] * 3, max_failures=0, max_lapses=0)
+    fast.add(b"x", delay=3600)
+    held += queue.lease_many(1, 3600)
+    with queue.request("forgotten", keep_for=3) as forgotten:
+        forgotten.add_many([b"x", b"x"])
+        queue.cancel("forgotten/1")
+    queue.complete(take(queue), b"result")
+    with queue.request("failed", limit=1) as failed:
+        failed.add(b"x")
+    queue.fail(take(queue), error="why")
+    opened(queue, "late", 1, limit=0, open_for=3).add(b"x", delay=3600)
+    opened(queue, "done", 1, follow_up=NewJob(b"x", handler="h"))
+    queue.complete(take(queue))
+    with queue.request("waiting", limit=0, follow_up=b"x") as waiting:
+        waiting.add(b"x")
+    states = {status.id: status.state for status in queue.requests()}
+    assert states == {
+        "all": "open",
+        "ending": "sealed",
+        "stopped": "stopping",
+        "fast": "open",
+        "forgotten": "completed",
+        "failed": "failed",
+        "late": "open",
+        "done": "open",
+        "waiting": "sealed",
+    }
+    return held
+
+
+def _populate_groups(queue: Queue) -> list[Lease]:
+    """Leave a group without a free place, and one that is gone with its only job."""
+    queue.add(b"x", id="grouped", group="full", group_limit=1)
+    queue.add(b"x", id="alone", group="small", result_for=3600)
+    held = queue.lease_many(2, 3600)
+    queue.add_many([NewJob(b"x", id=f"parked-{n}", group="full", priority=90) for n in range(3)])
+    queue.add(b"x", id="grouped-later", delay=3, group="full")
+    return [*held]
 
 
 def populate_plainly(queue: Queue, clock: Clock) -> Held:
@@ -174,7 +290,18 @@ def populate_plainly(queue: Queue, clock: Clock) -> Held:
     held = queue.lease_many(3, 3600)
     queue.add_many([NewJob(b"x", id=id) for id in ("ready", "last")])
     clock.advance(3)
-    return {lease.id: lease for lease in held}
+    return _held(queue, held)
+
+
+def populate_with_successors(queue: Queue, clock: Clock) -> Held:
+    """Leave plain jobs whose successors are of a group, which is not there yet."""
+    jobs = [NewJob(b"x", id=id) for id in ("done", "spent", "back", "lapsing")]
+    queue.add_many(jobs)
+    held = queue.lease_many(3, 3600)
+    queue.lease(3)
+    queue.add_many(jobs, on_conflict="update", group="new", group_limit=1)
+    clock.advance(3)
+    return _held(queue, held)
 
 
 _NEW = (
@@ -193,7 +320,29 @@ _CHANGED = (
     NewJob(b"z", id="lapsing", result_for=5),
     NewJob(b"z", id="replaced", handler="h"),
     NewJob(b"z", id="replaced"),
+    NewJob(b"z", id="last", group="new", group_limit=1),
+    NewJob(b"z", id="parked-0"),
+    NewJob(b"z", id="parked-1", group="full", group_limit=2),
+    NewJob(b"z", id="grouped", group="new"),
 )
+_GROUPED = (
+    *_NEW,
+    NewJob(b"x", group="full", group_limit=2),
+    NewJob(b"x", id="parked-0", group="full"),
+    NewJob(b"x", id="new", group="new", delay=0.5),
+    NewJob(b"x", id="old", group="new"),
+)
+_FOLLOW_UP = Entry("-", b"x", True, 60, b"+500", pack(handler="h"))
+
+
+_STANDING = ["ready", "later", "failed", "lapsing", "parked-0", "grouped-later", "alone"]
+_STANDING += ["all/3", "all/8", "all/10", "all/4", "fast/1", "ending/0", "failed/0", "waiting/0"]
+_STANDING += ["open/0", "open/1", "open/2"]
+_COUNTED = {
+    "all": (4, 1, 3, 2, 1, 1, 2),
+    "full": (1, 0, 3, 1, *[0] * 3),
+    "nobody": (1, 1, 1, *[0] * 4),
+}
 
 
 def _failures(held: Held) -> list[Failure]:
@@ -202,6 +351,7 @@ def _failures(held: Held) -> list[Failure]:
 
 CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     "add": lambda queue, held: queue.add_many(_NEW),
+    "add_grouped": lambda queue, held: queue.add_many(_GROUPED),
     "update": lambda queue, held: queue.add_many(_CHANGED, on_conflict="update"),
     "lease": lambda queue, held: queue.lease_many(
         3, 60, complete=[(held["done"], b"result"), *held.values()]
@@ -210,8 +360,13 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     "complete": lambda queue, held: queue.complete_many(
         [(held["done"], b"result"), *held.values()]
     ),
-    "complete_by_force": lambda queue, held: queue.complete("failed", b"result", force=True),
+    "complete_by_force": lambda queue, held: queue._run(
+        calls.complete([(id, "-", b"result") for id in _STANDING], force=True)
+    ),
     "complete_and_add": lambda queue, held: queue.complete(held["done"], b"result", add=_NEW),
+    "complete_and_add_grouped": lambda queue, held: queue.complete(
+        held.get("ending/0", held["done"]), b"result", add=_GROUPED
+    ),
     "retry": lambda queue, held: queue._run(calls.retry(_failures(held))),
     "fail": lambda queue, held: queue._run(calls.fail(_failures(held))),
     "release": lambda queue, held: queue.release_many(held.values()),
@@ -221,15 +376,41 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     ),
     "extend": lambda queue, held: queue.extend_many(held.values(), 7200),
     "cancel": lambda queue, held: queue._run(
-        calls.cancel(["ready", "later", "failed", "done", "replaced", "nobody"])
+        calls.cancel(["done", "replaced", "nobody", *_STANDING])
     ),
     "cancel_matching": lambda queue, held: queue.cancel_matching(b"x"),
-    "revive": lambda queue, held: queue._run(calls.revive(["failed", "ready", "nobody"])),
+    "revive": lambda queue, held: queue._run(
+        calls.revive(["failed", "ready", "nobody", "all/3", "failed/0"])
+    ),
     "set_result": lambda queue, held: queue._run(calls.set_result("done", b"result")),
+    "set_result_of_a_part": lambda queue, held: queue._run(calls.set_result("all/11", b"result")),
     "fail_worker": lambda queue, held: queue.fail_worker(held["done"]),
     "register": lambda queue, held: queue.register(queues=["some"]),
     "tidy": lambda queue, held: queue.tidy(force=True, failed_longer_than=0),
     "repair": lambda queue, held: queue.repair(),
+    "recount": lambda queue, held: queue._run(calls.recount(held.stamp, _COUNTED)),
+    "open_request": lambda queue, held: queue._run(
+        calls.open_request("new", limit=1, open_for_ms=500, follow_up=_FOLLOW_UP)
+    ),
+    "open_request_again": lambda queue, held: queue._run(
+        calls.open_request("all", open_for_ms=500)
+    ),
+    "add_parts": lambda queue, held: queue._run(calls.add_parts("open", 1, [b"x"] * 9)),
+    "add_first_parts": lambda queue, held: queue._run(
+        calls.add_parts("done", None, [b"x" * 100], options=pack(handler="h"))
+    ),
+    "add_parts_later": lambda queue, held: queue._run(
+        calls.add_parts("all", None, [b"x"] * 2, priority=90, due=b"+500")
+    ),
+    "seal": lambda queue, held: queue._run(calls.change_request("done", seal=True)),
+    "stop": lambda queue, held: queue._run(calls.change_request("all", cancel=True)),
+    "stop_at_once": lambda queue, held: queue._run(calls.change_request("open", cancel=True)),
+    "set_limit": lambda queue, held: queue._run(calls.change_request("all", limit=b"9")),
+    "set_no_limit": lambda queue, held: queue._run(
+        calls.change_request("full", limit=b"-", group=True)
+    ),
+    "hold_up": lambda queue, held: queue._run(calls.change_request("open", limit=b"0")),
+    "set_priority": lambda queue, held: queue._run(calls.change_request("open", priority=99)),
     "pause": lambda queue, held: queue.pause(),
     "resume": lambda queue, held: queue.resume(),
     "delete": lambda queue, held: queue.delete(),

@@ -23,10 +23,12 @@ def main() -> int:
     BUILD.mkdir(parents=True)
     for script in SCRIPTS:
         (BUILD / f"{script.name}.lua").write_text(assemble(script.name))
-    command = [luacheck, "--std", "lua51", "--read-globals", "redis", "cmsgpack", "KEYS", "ARGV"]
+    command = [luacheck, "--std", "lua51"]
+    command += ["--read-globals", "redis", "cmsgpack", "struct", "KEYS", "ARGV"]
     command += [
         "--ignore",
         "231/this",
+        "43",  # A function that was put into another does not see what that calls alike.
         "--formatter",
         "plain",
         "--codes",

@@ -1,6 +1,7 @@
 """Holdfast: a work queue that does not lose work, on Redis or Valkey."""
 
 from holdfast.aqueue import AsyncQueue
+from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
 from holdfast.errors import (
     CodecError,
@@ -34,16 +35,20 @@ from holdfast.job import (
     WorkerInfo,
 )
 from holdfast.queue import Queue
+from holdfast.request import Request
+from holdfast.requests import GroupStatus, Part, RequestStatus
 from holdfast.server import Server
 
 __all__ = [
     "AsyncQueue",
+    "AsyncRequest",
     "AsyncServer",
     "CodecError",
     "Counts",
     "Event",
     "Extended",
     "Facts",
+    "GroupStatus",
     "HoldfastError",
     "InvalidArgument",
     "Job",
@@ -55,11 +60,14 @@ __all__ = [
     "Leases",
     "NewJob",
     "Outcome",
+    "Part",
     "Problem",
     "Queue",
     "QueueFull",
     "Receipt",
     "Refused",
+    "Request",
+    "RequestStatus",
     "Server",
     "ServerRefused",
     "ServerUnavailable",

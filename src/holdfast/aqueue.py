@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import flows
+from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
 from holdfast.asking import Asker, Done, Requeue
 from holdfast.engine import calls
@@ -36,6 +37,15 @@ from holdfast.job import (
     Tidied,
     WorkerInfo,
     read_events,
+)
+from holdfast.requests import (
+    GroupStatus,
+    OnFailure,
+    RequestStatus,
+    group_of,
+    set_group_limit,
+    status_of,
+    walk,
 )
 from holdfast.wire import Packer
 
@@ -99,6 +109,23 @@ class AsyncQueue:
         except StopIteration as done:
             result: T = done.value
             return result
+
+    async def _watch(
+        self, asked: Call[T], id: str, patience: float, over: Callable[[T], bool]
+    ) -> T:
+        """Ask until it is over, whenever something happened to this id."""
+        deadline = time.monotonic() + patience
+        found = await self._run(asked)
+        while not over(found) and (left := deadline - time.monotonic()) > 0:
+            # An event may be missed, so we ask once a second too.
+            async with self.events(idle=min(left, 1.0)) as events:
+                found = await self._run(asked)
+                asked_at = time.monotonic()
+                while not over(found) and (event := await anext(events, None)):
+                    if event.concerns(id) or time.monotonic() - asked_at > 1.0:
+                        found = await self._run(asked)
+                        asked_at = time.monotonic()
+        return found
 
     # ------------------------------------------------------------------- add
 
@@ -271,18 +298,9 @@ class AsyncQueue:
         Raises `JobNotFound` when no job has this id: one that ended is remembered where it
         says `result_for`.
         """
-        asked, deadline = self._ask.outcome(id), time.monotonic() + self._ask.wait(wait)
-        outcome = await self._run(asked)
-        while outcome is None and (left := deadline - time.monotonic()) > 0:
-            # An event may be missed, so we ask once a second too.
-            async with self.events(idle=min(left, 1.0)) as events:
-                outcome = await self._run(asked)
-                asked_at = time.monotonic()
-                while outcome is None and (event := await anext(events, None)):
-                    if event.concerns(id) or time.monotonic() - asked_at > 1.0:
-                        outcome = await self._run(asked)
-                        asked_at = time.monotonic()
-        return outcome
+        return await self._watch(
+            self._ask.outcome(id), id, self._ask.wait(wait), lambda outcome: outcome is not None
+        )
 
     async def audit(self) -> list[Problem]:
         """Look for broken invariants; changes nothing. Empty when all is well."""
@@ -296,6 +314,55 @@ class AsyncQueue:
         """
         async with self.server.subscribe(self._packer.events, self._ask.idle(idle)) as messages:
             yield (event async for message in messages for event in read_events(message))
+
+    # -------------------------------------------------------------- requests
+
+    def request(
+        self,
+        id: str | None = None,
+        *,
+        priority: int = 50,
+        limit: int | None = None,
+        on_failure: OnFailure = "continue",
+        keep_for: Duration = 86400,
+        open_for: Duration | None = None,
+        follow_up: object | NewJob = None,
+        append: bool = False,
+    ) -> AsyncRequest:
+        """Name a request: work in parts, with a priority, a limit and one ending.
+
+        priority    between requests and jobs: 0 to 99, higher runs sooner
+        limit       how many parts may run at a time; None = any number
+        on_failure  when a part fails: "continue" with the others, or "fail_fast"
+        keep_for    seconds for which its status and results are kept after it has ended
+        open_for    seconds after which it fails when it is still not sealed
+        follow_up   a job to add in the call that ends it, as `<id>/end/<n>`
+        append      number new parts after those that are there, rather than from 0
+
+        Nothing is sent before it is opened: `async with queue.request("report") as request`, or
+        `await request.open()`.
+        """
+        return AsyncRequest(
+            self,
+            self._ask.request(
+                id, priority, limit, on_failure, keep_for, open_for, follow_up, append
+            ),
+        )
+
+    async def requests(self) -> list[RequestStatus]:
+        """Return the requests that are there or remembered, the oldest first."""
+        found = await self._drive(walk())
+        statuses = [status_of(one) for one in found if not one.record.group]
+        return sorted(statuses, key=lambda status: (status.opened_at, status.id))
+
+    async def groups(self) -> list[GroupStatus]:
+        """Return the groups that have jobs, by name."""
+        found = await self._drive(walk())
+        return sorted((group_of(one) for one in found if one.record.group), key=lambda g: g.name)
+
+    async def set_group_limit(self, group: str, limit: int | None) -> None:
+        """Let so many jobs of a group run at a time, from the next lease on."""
+        await self._run(set_group_limit(group, limit))
 
     # ---------------------------------------------------------------- manage
 

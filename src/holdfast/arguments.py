@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.errors import InvalidArgument
@@ -116,10 +117,20 @@ def _limit(name: str, value: object) -> int:
     return NO_LIMIT if value is None else whole(name, value, 0, 2**31)
 
 
-def _handler(value: object) -> str | None:
+def _name(name: str, value: object) -> str | None:
     if value is not None:
-        utf8_name("handler", value)
+        utf8_name(name, value)
     return cast("str | None", value)
+
+
+def group(value: object) -> str | None:
+    """Return the name of a group; refuse what would be the follow-up of a request."""
+    named = _name("group", value)
+    if named is not None and named.endswith("/end"):
+        raise InvalidArgument(
+            f"group must not end in '/end', as follow-ups of requests do: {shown(value)}"
+        )
+    return named
 
 
 def _timeout(value: Any) -> int | None:
@@ -128,7 +139,7 @@ def _timeout(value: Any) -> int | None:
 
 # option -> its name on the wire, how to check it, and the default that is not stored
 _OPTIONS: Final[Mapping[str, tuple[str, Any, object]]] = {
-    "handler": ("handler", _handler, None),
+    "handler": ("handler", lambda v: _name("handler", v), None),
     "timeout": ("timeout_ms", _timeout, None),
     "max_failures": ("max_failures", lambda v: _limit("max_failures", v), 10),
     "max_lapses": ("max_lapses", lambda v: _limit("max_lapses", v), 3),
@@ -137,6 +148,8 @@ _OPTIONS: Final[Mapping[str, tuple[str, Any, object]]] = {
     "result_for": ("result_for_ms", lambda v: duration_ms("result_for", v, forever=True), 0),
     "remember_for": ("remember_for_ms", lambda v: duration_ms("remember_for", v, forever=True), 0),
     "keep": ("keep", lambda v: flag("keep", v), False),
+    "group": ("group", group, None),
+    "group_limit": ("group_limit", lambda v: _limit("group_limit", v), UNSET),
 }
 
 
@@ -169,4 +182,6 @@ def _pack_options(given: tuple[tuple[str, type, Any], ...]) -> tuple[int, bytes]
         checked = check(value)
         if checked != default:
             packed[wire] = checked
+    if "group_limit" in packed and "group" not in packed:
+        raise InvalidArgument("group_limit needs a group: say which with group=")
     return rank, msgspec.msgpack.encode(packed) if packed else b""

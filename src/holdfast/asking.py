@@ -40,6 +40,7 @@ from holdfast.job import (
     WorkerInfo,
 )
 from holdfast.keys import utf8_name
+from holdfast.requests import OnFailure, RequestAsker
 
 T = TypeVar("T")
 
@@ -93,7 +94,9 @@ class Asker:
         return flows.add_many(self._entries(jobs, options), _adding(on_conflict))
 
     def _entries(self, jobs: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]:
-        priority, packed = arguments.options({**self._defaults, **options})
+        shared = self._said(options)
+        priority, packed = arguments.options(shared)
+        grouped = shared.get("group") is not None
         for job in jobs:
             if isinstance(job, NewJob):
                 own = {
@@ -103,7 +106,7 @@ class Asker:
                 }
                 yield self._entry(job.data, job.id, job.delay, job.at, {**options, **own})
             else:
-                yield Entry(new_id(), codec.encode(job), True, priority, b"", packed)
+                yield Entry(new_id(), codec.encode(job), True, priority, b"", packed, grouped)
 
     def _entry(
         self,
@@ -115,12 +118,21 @@ class Asker:
     ) -> Entry:
         if id is not None:
             utf8_name("id", id)
+        priority, packed, grouped = arguments.DEFAULT_PRIORITY, b"", False
         if options or self._defaults:
-            priority, packed = arguments.options({**self._defaults, **options})
-        else:
-            priority, packed = arguments.DEFAULT_PRIORITY, b""
+            said = self._said(options)
+            priority, packed = arguments.options(said)
+            grouped = said.get("group") is not None
         due = b"" if delay is None and at is None else arguments.due(delay, at)
-        return Entry(id or new_id(), codec.encode(data), id is None, priority, due, packed)
+        payload = codec.encode(data)
+        return Entry(id or new_id(), payload, id is None, priority, due, packed, grouped)
+
+    def _said(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a job says, and what it says by default: a limit goes with its group."""
+        said = {**self._defaults, **options}
+        if said.get("group") is None and "group_limit" not in options:
+            said.pop("group_limit", None)
+        return said
 
     # ----------------------------------------------------------------- lease
 
@@ -221,6 +233,9 @@ class Asker:
     def wait(self, seconds: Duration | None) -> float:
         return 0.0 if seconds is None else _seconds("wait", seconds)
 
+    def patience(self, timeout: Duration | None) -> float:
+        return math.inf if timeout is None else _seconds("timeout", timeout)
+
     def every(self, seconds: Duration) -> float:
         return arguments.duration_ms("every", seconds, least=1) / 1000
 
@@ -288,12 +303,33 @@ class Asker:
     def peek(self, count: int, state: State, first: int) -> Call[list[Job]]:
         arguments.whole("count", count, 1, MAX_JOBS)
         arguments.whole("first", first, 0, arguments.NEVER_MS)
-        if state not in ("ready", "delayed", "leased", "failed", "ended"):
+        if state not in ("ready", "delayed", "leased", "parked", "failed", "ended"):
             raise InvalidArgument(
-                "state must be 'ready', 'delayed', 'leased', 'failed' or 'ended', "
+                "state must be 'ready', 'delayed', 'leased', 'parked', 'failed' or 'ended', "
                 f"not {arguments.shown(state)}"
             )
         return calls.peek(state, first, count)
+
+    # --------------------------------------------------------------- requests
+
+    def request(
+        self,
+        id: str | None,
+        priority: int,
+        limit: int | None,
+        on_failure: OnFailure,
+        keep_for: Duration,
+        open_for: Duration | None,
+        follow_up: object,
+        append: bool,
+    ) -> RequestAsker:
+        entry = None
+        if follow_up is not None:
+            [entry] = self._entries([follow_up], {})
+            if isinstance(follow_up, NewJob) and follow_up.id is not None:
+                raise InvalidArgument("the follow-up of a request is named after it: give no id")
+        name = new_id() if id is None else id
+        return RequestAsker(name, priority, limit, on_failure, keep_for, open_for, entry, append)
 
     # ---------------------------------------------------------------- workers
 

@@ -32,9 +32,9 @@ def explain(shown: Shown | None) -> str:
         return "no job has this id: it was never added, or it ended and nothing was to be kept"
     job = shown.job
     said = [_state(shown, job)]
-    if shown.paused and job.state in ("ready", "delayed"):
+    if shown.paused and job.state in ("ready", "delayed", "parked"):
         said.append("the queue is paused")
-    if job.facts.cancelled:
+    if job.facts.cancelled or _is_stopped(shown, job):
         said.append("it was cancelled and ends when its holder settles it or the lease lapses")
     if job.successor:
         said.append("an update waits for the lease to end")
@@ -44,6 +44,12 @@ def explain(shown: Shown | None) -> str:
             f"the last: {job.error}"
         )
     return "; ".join(said)
+
+
+def _is_stopped(shown: Shown, job: Job) -> bool:
+    """Return whether a part runs whose request is to end."""
+    stopping = shown.record is not None and shown.record.stopping > 0
+    return stopping and job.state == "leased" and job.facts.failed_at is None
 
 
 def _state(shown: Shown, job: Job) -> str:
@@ -65,9 +71,29 @@ def _state(shown: Shown, job: Job) -> str:
                 f"{_times(job.lapses, 'lapse')}{again}: {job.error}. Revive or cancel it"
             )
         case "ended":
-            return f"{job.facts.outcome or 'ended'}, remembered until {_clock(job.at)}"
+            until = "as long as its request" if shown.record else f"until {_clock(job.at)}"
+            return f"{job.facts.outcome or 'completed'}, remembered {until}"
         case _:
-            return f"{job.state}"
+            return _parked(shown, job)
+
+
+def _parked(shown: Shown, job: Job) -> str:
+    """Say what a part, or a job of a group, waits for."""
+    record, facts = shown.record, job.facts
+    kind = "request" if facts.request else "group"
+    said = [f"waits in {kind} {facts.request or facts.group}"]
+    if job.behind:
+        said.append(f"behind {_times(job.behind, 'part' if facts.request else 'job')}")
+    if record and record.stopping:
+        said.append(f"its {kind} is being stopped")
+    elif record and record.limit == 0:
+        said.append(f"its {kind} is paused: the limit is 0")
+    elif record and 0 <= record.limit <= record.running:
+        held = f" held by {', '.join(shown.holders)}" if shown.holders else ""
+        said.append(f"limit full: {record.running} of {record.limit}{held}")
+    elif not job.behind:
+        said.append(f"the next of its {kind}")
+    return ", ".join(said)
 
 
 def _times(count: int, what: str) -> str:

@@ -7,13 +7,17 @@ that both shells drive the same one.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import astuple
 
 from holdfast.engine import calls
 from holdfast.engine.calls import Call, Entry, Granted, Settle
+from holdfast.engine.replies import Record
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import HoldfastError
 from holdfast.job import Leases, Problem, Receipt, Tidied
@@ -22,7 +26,14 @@ T = TypeVar("T")
 A = TypeVar("A", bound=int)
 Flow: TypeAlias = Generator[Call[Any], Any, T]
 
-_HASHES = ("payloads", "holds", "facts", "successors", "results")
+_Counted: TypeAlias = tuple[int, int, int, int, int, int, int]
+
+_SETS = ("leased", "failed", "parked", "delayed")
+
+_RECOUNTS = 5
+"""How often a repair tries to count while nothing moves."""
+
+_HASHES = ("payloads", "holds", "facts", "successors", "results", "records of requests", "turns")
 
 
 def chunks(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
@@ -134,25 +145,113 @@ def cancel_matching(payload: bytes, *, running: bool) -> Flow[int]:
 
 
 def repair() -> Flow[list[Problem]]:
-    """Walk every id and mend what is broken; return what was done."""
+    """Walk every id and mend what is broken, then the counters; return what was done."""
     chunk: calls.Repaired = yield calls.repair()
     done = list(chunk.done)
     while chunk.following:
         chunk = yield calls.repair(chunk.following)
         done += chunk.done
+    for _ in range(_RECOUNTS):
+        looked: _Looked = yield from _look()
+        wrong = dict(islice(looked.miscounted(), MAX_JOBS))
+        if looked.still and looked.lost_endings():
+            wrong = yield from _count_endings(looked)
+        if not wrong:
+            break
+        if looked.still and (yield calls.recount(looked.last.stamp, wrong)):
+            done += [Problem(owner, "counted anew") for owner in wrong]
     return done
+
+
+def _count_endings(looked: _Looked) -> Flow[dict[str, _Counted]]:
+    """Go through the parts of every request, and return those that count something else."""
+    wrong: dict[str, _Counted] = {}
+    for owner, record in looked.records.items():
+        handled = cancelled = results = first = 0
+        while not record.group and len(wrong) < MAX_JOBS:
+            found: calls.PartsFound = yield calls.parts(owner, first)
+            for letter, facts, result in found.parts:
+                handled += not letter and facts.outcome == "failed"
+                cancelled += not letter and facts.outcome == "cancelled"
+                results += result is not None
+            first += len(found.parts)
+            if not found.parts:
+                break
+        counted = *looked.there(owner), handled, cancelled, results
+        if counted != looked.counted(owner):
+            wrong[owner] = counted
+    return wrong
 
 
 def audit() -> Flow[list[Problem]]:
     """Walk every id; when nothing moved meanwhile, also count what no set holds."""
-    chunk: calls.Audited = yield calls.audit()
-    first, problems, tallies = chunk, list(chunk.problems), list(chunk.tallies)
-    while chunk.following:
-        chunk = yield calls.audit(chunk.following)
-        problems += chunk.problems
-        tallies = [a + b for a, b in zip(tallies, chunk.tallies, strict=True)]
-    if chunk.stamp == first.stamp:
-        for name, total, tally in zip(_HASHES, chunk.totals, tallies, strict=True):
+    looked: _Looked = yield from _look()
+    problems = looked.problems
+    if looked.still:
+        totals = zip(_HASHES, looked.last.totals, looked.tallies, strict=True)
+        for name, total, tally in totals:
             if total != tally:
                 problems.append(Problem("", f"{total - tally} {name} that belong to no job"))
+        for owner, counted in looked.miscounted():
+            there = ", ".join(f"{n} {set}" for n, set in zip(counted, _SETS, strict=False))
+            problems.append(Problem(owner, f"its counters are wrong: there are {there}"))
+        for owner in sorted({owner for owner, _ in looked.fellows} - looked.records.keys()):
+            problems.append(Problem(owner, "jobs of a request that is not there"))
     return problems
+
+
+@dataclass
+class _Looked:
+    """What an audit saw."""
+
+    problems: list[Problem]
+    tallies: list[int]
+    records: dict[str, Record]
+    fellows: Counter[tuple[str, str]]
+    last: calls.Audited
+    still: bool = False
+    """Whether nothing moved meanwhile."""
+
+    def miscounted(self) -> Iterator[tuple[str, _Counted]]:
+        """Return which requests say something else of themselves than the jobs that name them."""
+        for owner in self.records:
+            counted = self.counted(owner)
+            there = self.there(owner)
+            if there != counted[:4]:
+                yield owner, (*there, *counted[4:])
+
+    def counted(self, owner: str) -> _Counted:
+        """Return what a request says: its jobs in each set; handled, cancelled, results."""
+        record = self.records[owner]
+        delayed = record.total - record.failed - record.running - record.parked
+        if record.group:
+            return record.running, record.failed, record.parked, delayed, 0, 0, 0
+        ended = record.handled, record.cancelled
+        delayed -= record.done + sum(ended)
+        return record.running, record.failed, record.parked, delayed, *ended, record.results
+
+    def there(self, owner: str) -> tuple[int, int, int, int]:
+        """Return how many jobs name a request, in each set."""
+        leased, failed, parked, delayed = (self.fellows[owner, set] for set in _SETS)
+        return leased, failed, parked, delayed
+
+    def lost_endings(self) -> bool:
+        """Whether other facts or results are there than jobs and requests tell of."""
+        totals = self.last.totals
+        return totals[2] != self.tallies[2] or totals[4] != self.tallies[4]
+
+
+def _look() -> Flow[_Looked]:
+    chunk: calls.Audited = yield calls.audit()
+    stamp = chunk.stamp
+    looked = _Looked([], [0] * len(_HASHES), {}, Counter(), chunk)
+    while True:
+        looked.problems += chunk.problems
+        looked.tallies = [a + b for a, b in zip(looked.tallies, chunk.tallies, strict=True)]
+        looked.records |= chunk.records
+        looked.fellows.update(chunk.fellows)
+        looked.last = chunk
+        if not chunk.following:
+            looked.still = chunk.stamp == stamp
+            return looked
+        chunk = yield calls.audit(chunk.following)

@@ -55,6 +55,8 @@ class JobOptions(TypedDict, total=False):
     result_for    seconds for which the result can be read; default 0, math.inf = for ever
     keep          keep the payload as long as the result
     remember_for  seconds for which the id stays taken after the job has completed
+    group         the name of a group: jobs that share a limit
+    group_limit   how many jobs of the group may run at a time, from now on; None = any number
     """
 
     priority: int
@@ -67,6 +69,8 @@ class JobOptions(TypedDict, total=False):
     result_for: Duration
     keep: bool
     remember_for: Duration
+    group: str | None
+    group_limit: int | None
 
 
 class NewJob(Struct, frozen=True, repr_omit_defaults=True):
@@ -86,6 +90,8 @@ class NewJob(Struct, frozen=True, repr_omit_defaults=True):
     result_for: Duration | UnsetType = UNSET
     keep: bool | UnsetType = UNSET
     remember_for: Duration | UnsetType = UNSET
+    group: str | UnsetType | None = UNSET
+    group_limit: int | UnsetType | None = UNSET
 
 
 class Facts(Struct, frozen=True, repr_omit_defaults=True):
@@ -103,6 +109,8 @@ class Facts(Struct, frozen=True, repr_omit_defaults=True):
     result_for_ms: int = 0
     remember_for_ms: int = 0
     keep: bool = False
+    request: str | None = None
+    group: str | None = None
     error: str | None = None
     cancelled: bool = False
     failed_at: int | None = None
@@ -159,6 +167,11 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
         return self.facts.error
 
     @property
+    def request(self) -> str | None:
+        """The request that this job is a part of."""
+        return self.facts.request
+
+    @property
     def failed(self) -> bool:
         """Whether the job has failed, and this lease is its failure handler's."""
         return self.facts.failed_at is not None
@@ -193,7 +206,7 @@ class Job(Struct, frozen=True, repr_omit_defaults=True):
     """The last one given out, while it counts."""
     leased_at: float | None = None
     behind: int | None = None
-    """How many ready jobs go before this one, where `show` was asked."""
+    """How many ready jobs, or parked ones of its request, go before it, where `show` was asked."""
     successor: bool = False
     """Whether an update waits for its lease to end, where `show` was asked."""
 
@@ -282,6 +295,8 @@ class Tidied(Struct, frozen=True):
     pruned: int
     dropped: int = 0
     """Failed jobs that were older than the rule allows."""
+    tended: int = 0
+    """Requests that were stopped or forgotten, and parts of them."""
 
 
 class Problem(Struct, frozen=True):

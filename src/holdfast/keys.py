@@ -16,7 +16,7 @@ NAMES: Final = (
     "delayed",  # zset   id -> due_ms
     "leased",  # zset   id -> lapses_ms
     "holds",  # hash   id -> token, rank, leased_at, request
-    "parked",  # zset   waiting parts, in lexicographic order
+    "parked",  # zset   request, priority, number and id of every part that waits
     "turns",  # zset   request -> rank
     "failed",  # zset   id -> when its failure handler may run
     "ended",  # zset   id -> forget_at_ms
@@ -24,7 +24,7 @@ NAMES: Final = (
     "facts",  # hash   id -> what differs from the defaults
     "next",  # hash   id -> successor
     "results",  # hash   id -> result
-    "requests",  # hash   request -> state and counters
+    "requests",  # hash   request -> state and counters, <request>/end -> follow-up
     "workers",  # hash   holder -> host, pid, queues, alive until
     "calls",  # hash   caller -> last number and answer
     "meta",  # hash   layout, sequence, seen, grace, before, paused, largest, counters
@@ -34,6 +34,7 @@ NAMES: Final = (
     "claims",  # hash   reader, number, chunk -> ids
     "ledger",  # hash   reader or writer -> epoch, committed
     "events",  # the name of a channel; nothing is ever stored under it
+    "terms",  # zset   request -> when it is to be tended: open for too long, stopped, forgotten
 )
 
 MAX_NAME_BYTES: Final = 512

@@ -25,6 +25,7 @@ from holdfast.errors import (
     ServerRefused,
     ServerUnavailable,
     UnsupportedServer,
+    WrongState,
 )
 from holdfast.keys import NAMES, queue_keys
 
@@ -39,7 +40,9 @@ ELSEWHERE: Final = frozenset({"READONLY", "MAXCLIENTS", "DENIED"})
 FORGOTTEN_SECONDS: Final = 300.0
 """A call that began so long ago is not sent again: callers are remembered for ten minutes."""
 
-_SCRIPT_WORDS: Final = frozenset({"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN"})
+_SCRIPT_WORDS: Final = frozenset(
+    {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}
+)
 """Said by a script, which knows whether it has answered this call before."""
 
 _SAID_AS_ERR: Final = {
@@ -140,6 +143,20 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
     match word:
         case "EXISTS":
             return JobExists(f"{ids[int(fact)]}: there is a job with this id; nothing was added")
+        case "PART":
+            return WrongState(
+                f"{ids[int(fact)]}: the job is a part of a request, and parts are not changed"
+            )
+        case "GAP":
+            return WrongState(
+                f"{ids[0]}: the request has {fact} parts, so the next number is {fact}"
+            )
+        case "TAKEN":
+            return JobExists(
+                f"{ids[0]}/{fact}: a job that is no part has this id; no part was added"
+            )
+        case "WRONG":
+            return WrongState(f"the call does not fit what is there: {fact}")
         case "INVALID":
             return InvalidArgument(f"the server refused an argument: {fact}")
         case "STALE":

@@ -15,12 +15,16 @@ from docs.pages import DOCS, ROOT, blocks, code_in, rows, section
 from engine_support import Behind, take
 from holdfast import Queue, keys
 from holdfast.engine import calls
+from holdfast.engine.replies import Record
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.job import Facts
 
 PAGE = DOCS / "engine.md"
 ENGINE = Path(calls.__file__).parent
-LUA = {path.stem: path.read_text() for path in ENGINE.rglob("*.lua")}
+LUA = {
+    path.relative_to(ENGINE).with_suffix("").as_posix(): path.read_text()
+    for path in ENGINE.rglob("*.lua")
+}
 TRANSITIONS = sorted({script.name for script in calls.SCRIPTS})
 
 
@@ -78,7 +82,8 @@ def test_the_facts_are_those_of_the_code_with_their_defaults() -> None:
     words = {"None": "none", "False": "false"}
     fields = msgspec.structs.fields(Facts)
     defaults = {field.name: str(field.default) for field in fields}
-    defaults["number"] = "None"  # The engine's own: users are not told.
+    # The engine's own, and what is said to the group: users are not told.
+    defaults |= {"number": "None", "place": "None", "group_limit": "None"}
     assert shown == {name: words.get(default, default) for name, default in defaults.items()}
     kinds = re.search(r"this\.kinds or \{(.*?)\}", LUA["prelude"], re.DOTALL)
     assert kinds
@@ -86,10 +91,33 @@ def test_the_facts_are_those_of_the_code_with_their_defaults() -> None:
 
 
 def test_a_successor_has_the_fields_of_the_code() -> None:
-    made = re.search(r"local function update_of.*?return \{(.*?)\n  \}", LUA["adding"], re.DOTALL)
+    made = re.search(
+        r"local function update_of.*?return \{(.*?)\n  \}", LUA["shared/adding"], re.DOTALL
+    )
     assert made
     shown = {field for row in table("Successors") for field in code_in(row[0])}
     assert shown == set(re.findall(r"(\w+) = ", made[1]))
+
+
+def test_the_record_of_a_request_has_the_fields_of_the_code(
+    queue: Queue, client: redis.Redis
+) -> None:
+    shown = {field for row in table("Requests and groups") for field in code_in(row[0])}
+    assert shown == {field.name for field in msgspec.structs.fields(Record)}
+    with queue.request("r", on_failure="fail_fast", limit=1) as request:
+        request.add_many([b"x"] * 2)
+    queue.add(b"x", group="g", group_limit=1)
+    queue.fail(take(queue), error="why")
+    for record in Behind(client, queue).records().values():
+        assert record.keys() <= shown
+
+
+def test_a_parked_job_is_named_as_the_page_says(queue: Queue, client: redis.Redis) -> None:
+    request = queue.request("ü", limit=0)
+    request.open()
+    request.add(b"x", priority=90)
+    [member] = Behind(client, queue)("ZRANGE", "parked", 0, -1)
+    assert member.decode() == "002ü" + "09" + "0" * 10 + "0" * 14 + "ü/0"
 
 
 def kinds_told() -> set[str]:
@@ -178,7 +206,7 @@ def test_the_directory_looks_as_the_page_says(
 
 def test_the_diagram_names_every_state() -> None:
     diagram = blocks(PAGE, "text")[0].code
-    for state in ("ready", "delayed", "leased", "failed", "ended"):
+    for state in ("ready", "delayed", "leased", "parked", "failed", "ended"):
         assert state in diagram
 
 

@@ -9,7 +9,7 @@ from docs.pages import DOCS, ROOT, code_in, prose, rows, section
 from holdfast import Queue
 
 PAGE = DOCS / "seeds.md"
-SEEDS = ("redis-work-queue", "reliable-worker-queue", "worqr", "queasy")
+SEEDS = ("redis-work-queue", "reliable-worker-queue", "worqr", "queasy", "priority-job-queue")
 FILES = {seed: ROOT / "tests" / "seeds" / f"test_{seed.replace('-', '_')}.py" for seed in SEEDS}
 TESTS = {
     node.name

@@ -293,3 +293,46 @@ def test_a_queue_of_a_newer_layout_is_refused_and_left_alone(queue: Queue, behin
             method()
     assert behind.everything() == before
     behind("HSET", "meta", "layout", 1)
+
+
+def test_the_id_of_a_part_is_taken_as_long_as_its_request_is_kept(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    with queue.request("r", keep_for=60) as request:
+        request.add_many([b"x"] * 2)
+    queue.cancel("r/1")
+    queue.complete(take(queue), b"result")
+    kept = list(request.results())
+    for id in ("r/0", "r/1"):
+        assert queue.add(b"y", id=id) == Receipt(id, False, "ended")
+        assert queue.add(b"y", id=id, group="g") == Receipt(id, False, "ended")
+        with pytest.raises(JobExists):
+            queue.add(b"y", id=id, on_conflict="raise")
+    assert queue.add(b"y", id="r/0", on_conflict="update") == Receipt("r/0", False, "ended")
+    queue.add(b"z", id="z")
+    assert queue.complete(take(queue), add=[NewJob(b"y", id="r/0")])
+    assert list(request.results()) == kept
+    assert queue.counts().waiting == 0
+    clock.advance(60)
+    queue.tidy()
+    assert queue.add(b"y", id="r/0")
+
+
+@pytest.mark.parametrize(
+    "id", ["r/2", "r/00", "r/-1", "r/x", "/0", "s/0", "g/0", "r/end/1", "r/0/0"]
+)
+def test_an_id_that_only_looks_like_that_of_a_part_is_free(
+    queue: Queue, behind: Behind, id: str
+) -> None:
+    with queue.request("r", limit=0) as request:
+        request.add_many([b"x"] * 2)
+    queue.add(b"x", group="g", group_limit=0)
+    assert queue.add(b"y", id=id)
+    assert take(queue).id == id
+
+
+def test_a_job_that_has_the_id_of_a_part_is_no_part(queue: Queue) -> None:
+    queue.add(b"x", id="r/0", delay=60)
+    with queue.request("r") as request, pytest.raises(JobExists):
+        request.add(b"x")
+    assert request.status().total == 0

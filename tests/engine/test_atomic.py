@@ -13,6 +13,7 @@ from engine_support import (
     Held,
     populate,
     populate_plainly,
+    populate_with_successors,
     refused,
     script_of,
 )
@@ -24,24 +25,42 @@ from holdfast.keys import NAMES
 SETS = {"ready", "delayed", "leased", "failed", "ended"}
 HASHES = {"holds", "jobs", "facts", "next", "results"}
 BOOKS = {"calls", "meta"}
+OF_REQUESTS = {"parked", "turns", "requests", "terms"}
+ALL = {*SETS, *HASHES, *BOOKS, *OF_REQUESTS, "wake"}
 TOUCHED = {
     "add": {"ready", "delayed", "ended", "wake", *BOOKS, *HASHES} - {"holds"},
-    "update": {*SETS, *HASHES, *BOOKS, "wake"} - {"leased", "holds"},
-    "lease": {*SETS, *HASHES, *BOOKS, "wake"},
-    "lease_failed": {*SETS, *HASHES, *BOOKS, "wake"} - {"next"},
-    "complete": {"leased", "ended", "ready", "wake", *HASHES, *BOOKS},
-    "retry": {*SETS, *HASHES, *BOOKS, "wake"},
-    "fail": {*SETS, *HASHES, *BOOKS, "wake"} - {"delayed"},
-    "release": {*SETS, *HASHES, *BOOKS, "wake"} - {"delayed"},
-    "release_later": {*SETS, *HASHES, *BOOKS, "wake"},
-    "cancel": {*SETS, *HASHES, *BOOKS} - {"leased", "holds", "results"},
-    "cancel_matching": {*SETS, *HASHES, *BOOKS} - {"leased", "holds", "results", "next"},
-    "revive": {"failed", "ready", "facts", "wake", *BOOKS},
+    "add_grouped": ALL - {"leased", "holds", "failed"},
+    "update": ALL - {"leased", "holds"},
+    "lease": ALL,
+    "lease_failed": ALL - {"next", "turns"},
+    "complete": ALL - {"delayed", "failed"},
+    "complete_by_force": ALL - {"next"},
+    "complete_and_add": {*SETS, *HASHES, *BOOKS, "wake"} - {"failed"},
+    "complete_and_add_grouped": ALL - {"failed"},
+    "retry": ALL,
+    "fail": ALL,
+    "release": ALL - {"delayed"},
+    "release_later": ALL,
+    "cancel": ALL - {"leased", "holds"},
+    "cancel_matching": ALL - {"leased", "holds", "next"},
+    "revive": {"failed", "ready", "facts", "wake", *BOOKS, *OF_REQUESTS},
     "set_result": {"results", *BOOKS},
-    "fail_worker": {*SETS, *HASHES, *BOOKS, "wake"} - {"delayed"},
+    "set_result_of_a_part": {"results", "requests", *BOOKS},
+    "fail_worker": ALL,
     "register": {"workers", *BOOKS},
-    "tidy": {*SETS, *HASHES, *BOOKS, "wake"} - {"next"},
+    "tidy": ALL - {"next"},
     "extend": {"leased", *BOOKS},
+    "open_request": {"requests", "terms", *BOOKS},
+    "add_parts": {"parked", "jobs", "facts", "requests", "wake", *BOOKS},
+    "add_first_parts": {"parked", "turns", "jobs", "facts", "requests", "wake", *BOOKS},
+    "add_parts_later": {"delayed", "jobs", "facts", "requests", "wake", *BOOKS},
+    "seal": {"ready", "jobs", "facts", "requests", "terms", "wake", *BOOKS},
+    "stop": {"delayed", "parked", "jobs", "facts", "results", "requests", *BOOKS},
+    "stop_at_once": {"jobs", "facts", *OF_REQUESTS, *BOOKS},
+    "set_limit": {"turns", "requests", "wake", *BOOKS},
+    "set_no_limit": {"turns", "requests", "wake", *BOOKS},
+    "hold_up": {"turns", "requests", *BOOKS},
+    "set_priority": {"turns", "requests", "wake", *BOOKS},
 }
 
 
@@ -66,7 +85,7 @@ def test_the_calls_tried_here_write_to_as_many_keys_as_they_can(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", CHANGES)
-@pytest.mark.parametrize("fill", [populate, populate_plainly])
+@pytest.mark.parametrize("fill", [populate, populate_plainly, populate_with_successors])
 def test_a_key_of_another_type_in_the_way_stops_a_call_before_it_changes_anything(
     queue: Queue,
     clock: Clock,
@@ -86,7 +105,7 @@ def test_a_key_of_another_type_in_the_way_stops_a_call_before_it_changes_anythin
         assert spoiled.everything() == before
     else:
         # Not in the way of this call, or deleted by it.
-        assert name not in TOUCHED.get(kind, ()) or fill is populate_plainly
+        assert name not in TOUCHED.get(kind, ()) or fill is not populate
         assert spoiled.everything().get(name) == (None if kind == "delete" else before[name])
 
 
@@ -113,6 +132,11 @@ META = (
     "cancelled",
     "revived",
     "result",
+    "opened",
+    "sealed",
+    "changed",
+    "ended",
+    "forgotten",
 )
 
 
@@ -135,8 +159,9 @@ def test_the_numbers_tried_here_are_those_that_a_queue_keeps(
     held = populate(queue, clock)
     CHANGES["release"](queue, held)
     CHANGES["lease"](queue, held)
-    for kind in ("update", "cancel", "revive", "retry", "repair"):
-        CHANGES[kind](queue, held)
+    for kind, change in CHANGES.items():
+        if kind != "delete":
+            change(queue, held)
     clock.advance(60)
     queue.pause()
     assert {field.decode() for field in behind("HKEYS", "meta")} <= set(META)
@@ -150,9 +175,14 @@ def test_a_populated_queue_is_in_order_after_every_call(
     assert queue.audit() == []
 
 
+@pytest.mark.parametrize("fill", [populate_plainly, populate_with_successors])
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_queue_of_plain_jobs_is_in_order_after_every_call(
-    queue: Queue, clock: Clock, behind: Behind, kind: str
+    queue: Queue,
+    clock: Clock,
+    behind: Behind,
+    kind: str,
+    fill: Callable[[Queue, Clock], Held],
 ) -> None:
-    CHANGES[kind](queue, populate_plainly(queue, clock))
+    CHANGES[kind](queue, fill(queue, clock))
     assert queue.audit() == []

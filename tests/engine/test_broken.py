@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from conftest import Clock
-from engine_support import Behind, ids, pack, take
+from engine_support import Behind, ids, opened, pack, pack_record, take
 from holdfast import NewJob, Queue
 from holdfast.asking import Requeue
 
@@ -151,3 +153,66 @@ def test_garbage_among_the_callers_does_not_stop_the_queue(
     for n in range(40):
         assert queue.add(b"%d" % n)
     assert queue.counts().ready == 40
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_turns_of_those_who_have_nothing_to_give_hide_no_part(
+    queue: Queue, spoiled: Behind, count: int
+) -> None:
+    queue.request("empty").open()
+    opened(queue, "full", 1, limit=0)
+    opened(queue, "r", 3)
+    for n, name in enumerate(("nobody", "empty", "full", "no one")):
+        spoiled("ZADD", "turns", n, name)
+    assert lease_all(queue, count) == ["r/0", "r/1", "r/2"]
+    assert spoiled("ZCARD", "turns") == 0
+    assert queue.audit() == []
+
+
+def test_parts_without_a_payload_are_dropped_and_hide_no_part(
+    queue: Queue, spoiled: Behind
+) -> None:
+    with queue.request("r", limit=2) as request:
+        request.add_many([b"x"] * 6)
+    spoiled("HDEL", "jobs", "r/0", "r/1", "r/4", "r/5")
+    leases = queue.lease_many(9, 30)
+    while leases:
+        queue.complete_many(leases)
+        leases = queue.lease_many(9, 30)
+    status = request.status()
+    assert (status.state, status.done, status.cancelled) == ("completed", 2, 4)
+    assert queue.audit() == []
+
+
+@pytest.mark.parametrize("record", [b"\xc1", b"\x07", b"\x90", b""])
+def test_garbage_in_the_record_of_a_request_makes_its_parts_jobs_like_any_other(
+    queue: Queue, clock: Clock, spoiled: Behind, record: bytes
+) -> None:
+    opened(queue, "r", 3, limit=2)
+    leases = queue.lease_many(1, 30)
+    opened(queue, "sound", 1)
+    spoiled("HSET", "requests", "r", record)
+    assert queue.complete_many(leases) == [True]
+    queue.repair()
+    assert sorted(lease_all(queue)) == ["r/1", "r/2", "sound/0"]
+    assert queue.audit() == []
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["priority", "limit", "total", "running", "failed", "done", "results", "walked"],
+)
+@pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, -7, 0.5, 1e300])
+def test_garbage_in_a_field_of_a_record_stops_neither_the_queue_nor_a_repair(
+    queue: Queue, spoiled: Behind, field: str, garbage: float
+) -> None:
+    with queue.request("r", limit=2) as request:
+        request.add_many([b"x"] * 3)
+    leases = queue.lease_many(1, 30)
+    spoiled("HSET", "requests", "r", pack_record(**spoiled.records()["r"] | {field: garbage}))
+    queue.repair()
+    assert queue.audit() == []
+    while leases:
+        assert all(queue.complete_many(leases))
+        leases = queue.lease_many(9, 30)
+    assert request.status().state == "completed"

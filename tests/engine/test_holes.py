@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 
@@ -46,7 +47,18 @@ THE_MOST: dict[str, Callable[[], Call[Any]]] = {
     "due at the end of time": lambda: calls.add([entry("a", due=b"%d" % LATEST)]),
     "due in as long as there is": lambda: calls.add([entry("a", due=b"+%d" % LATEST)]),
     "an audit of a thousand": lambda: calls.audit(count=1000),
-    "an audit from the last place": lambda: calls.audit((5, LATEST)),
+    "an audit from the last place": lambda: calls.audit((7, LATEST)),
+    "a request with the longest name": lambda: calls.open_request("r" * 480, priority=99),
+    "a request with the highest limit": lambda: calls.open_request("r", limit=LATEST),
+    "a request that is kept for ever": lambda: calls.open_request("r", keep_for_ms=LATEST),
+    "a request that is open for ever": lambda: calls.open_request("r", open_for_ms=LATEST),
+    "a thousand parts": lambda: calls.add_parts("r", LATEST, [b"x"] * 1000),
+    "the highest limit": lambda: calls.change_request("r", limit=b"%d" % LATEST),
+    "a thousand requests": lambda: calls.some_requests(LATEST, 1000),
+    "a look at a thousand parts": lambda: calls.parts("r", LATEST, 1000),
+    "a thousand requests counted": lambda: calls.recount(
+        b"", {str(n): (LATEST,) * 7 for n in range(1000)}
+    ),
 }
 
 
@@ -71,7 +83,23 @@ TOO_MUCH: dict[str, Callable[[], Call[Any]]] = {
     "a holder that nobody can have": lambda: calls.recall(holder="x" * 513),
     "an audit of nothing": lambda: calls.audit(count=0),
     "an audit before the first set": lambda: calls.audit((0, 0)),
-    "an audit after the last set": lambda: calls.audit((6, 0)),
+    "an audit after the last set": lambda: calls.audit((8, 0)),
+    "a repair after the last hash": lambda: calls.repair((15, b"")),
+    "a search after the last set": lambda: calls.cancel_matching(b"", place=(7, 0)),
+    "a request whose parts have no name": lambda: calls.open_request("r" * 481),
+    "a request with the name of a follow-up": lambda: calls.open_request("r/end"),
+    "a request that is open for no time": lambda: calls.open_request("r", open_for_ms=0),
+    "a follow-up": lambda: calls.open_request(
+        "r", follow_up=Entry("-", b"x" * (8 * MIB // 1000 + 1), True, 50, b"", b"")
+    ),
+    "parts": lambda: calls.add_parts("r", 0, [b"x"] * 1001),
+    "no parts": lambda: calls.add_parts("r", 0, []),
+    "bytes of parts": lambda: calls.add_parts("r", 0, [b"x" * 4 * MIB, b"x" * (4 * MIB + 1)]),
+    "requests": lambda: calls.some_requests(0, 1001),
+    "no requests": lambda: calls.some_requests(0, 0),
+    "a look at parts": lambda: calls.parts("r", 0, 1001),
+    "a look at no parts": lambda: calls.parts("r", 0, 0),
+    "requests counted": lambda: calls.recount(b"", {str(n): (1,) * 7 for n in range(1001)}),
 }
 
 
@@ -98,15 +126,19 @@ def test_a_script_takes_no_more_and_no_less_than_it_says(
         {"handler": "x"},
         {"handler": "x" * 512},
         {"keep": False},
+        {"group": "x"},
+        {"group": "x" * 512},
     ],
     ids="-".join,
 )
 def test_a_script_takes_the_least_and_the_most_of_every_option(
     queue: Queue, behind: Behind, options: dict[str, object]
 ) -> None:
-    [receipt] = behind.ask(calls.add([entry("a", options=pack(**options))]), "caller", 1)
+    grouped = "group" in options
+    jobs = [msgspec.structs.replace(entry("a", options=pack(**options)), grouped=grouped)]
+    [receipt] = behind.ask(calls.add(jobs), "caller", 1)
     assert receipt.created
-    assert behind.facts("a") == options
+    assert behind.facts("a") == options | ({"number": 1} if grouped else {})
 
 
 # ------------------------------------------------------------------- foreign keys in the way

@@ -32,6 +32,7 @@ def test_jobs_of_every_state_can_be_seen(queue: Queue, clock: Clock) -> None:
     lease = take(queue, 30)
     queue.add(b"x", id="delayed", delay=60, priority=20)
     queue.add(b"x", id="ready")
+    queue.add(b"x", id="parked", group="g", group_limit=0, priority=60)
     now = clock.ms / 1000
     for state, at in (
         ("ended", 60),
@@ -39,6 +40,7 @@ def test_jobs_of_every_state_can_be_seen(queue: Queue, clock: Clock) -> None:
         ("leased", 30),
         ("delayed", 60),
         ("ready", None),
+        ("parked", None),
     ):
         [job] = queue.peek(5, state=state)  # type: ignore[arg-type]
         shown = queue.show(state)
@@ -55,11 +57,25 @@ def test_jobs_of_every_state_can_be_seen(queue: Queue, clock: Clock) -> None:
     delayed = queue.show("delayed")
     assert delayed is not None
     assert delayed.priority == 20
+    [parked] = queue.peek(state="parked")
+    assert (parked.priority, parked.facts.group) == (60, "g")
 
 
 def test_looking_changes_nothing(queue: Queue, behind: Behind) -> None:
     queue.add(b"x", id="a")
+    queue.add(b"x", id="b", group="g", group_limit=0)
+    request = queue.request("r", limit=1)
+    request.open()
+    request.add_many([b"x"] * 3)
+    queue.lease_many(2, 30)
     before = behind.everything()
+    assert request.status().running == 1
+    assert len(list(request.results())) == 3
+    assert len(queue.requests()) == 1
+    assert len(queue.groups()) == 1
+    queue.explain("r/1")
+    queue.explain("b")
+    queue.peek(10, state="parked")
     queue.peek(10)
     queue.show("a")
     queue.explain("a")
@@ -76,11 +92,35 @@ def test_big_payloads_are_shown_as_far_as_they_fit(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"count": 0}, {"count": 1001}, {"state": "parked"}, {"state": None}, {"first": -1}]
+    "wrong", [{"count": 0}, {"count": 1001}, {"state": "gone"}, {"state": None}, {"first": -1}]
 )
 def test_what_cannot_be_shown_is_refused(queue: Queue, wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument):
         queue.peek(**wrong)  # type: ignore[arg-type]
+
+
+def test_parts_are_shown_request_by_request_in_the_order_in_which_they_run(queue: Queue) -> None:
+    for name in ("b", "aa", "a"):
+        request = queue.request(name, limit=0)
+        request.open()
+        request.add(b"", priority=10)
+        request.add_many([b""] * 10)
+    jobs = queue.peek(100, state="parked")
+    assert [job.id for job in jobs] == [
+        f"{name}/{number}" for name in ("a", "b", "aa") for number in (*range(1, 11), 0)
+    ]
+    assert [job.id for job in queue.peek(2, state="parked", first=10)] == ["a/0", "b/1"]
+    shown = queue.show("b/0")
+    assert shown is not None
+    assert (shown.state, shown.behind, shown.priority) == ("parked", 10, 10)
+
+
+def test_big_parts_are_shown_as_far_as_they_fit(queue: Queue) -> None:
+    request = queue.request("r", limit=0)
+    request.open()
+    request.add_many(b"x" * 3_000_000 for _ in range(4))
+    assert [job.id for job in queue.peek(10, state="parked")] == ["r/0", "r/1"]
+    assert len(queue.peek(10, state="parked", first=2)) == 2
 
 
 def test_it_is_told_how_many_go_before(queue: Queue) -> None:

@@ -58,3 +58,18 @@ def test_a_paused_queue_does_not_lose_its_order(queue: Queue) -> None:
     queue.add(b"2", priority=90)
     queue.resume()
     assert [lease.data for lease in queue.lease_many(9, 30)] == [b"2", b"1"]
+
+
+def test_what_ends_with_a_lease_of_a_paused_queue_is_counted_in_its_request(
+    queue: Queue, clock: Clock
+) -> None:
+    with queue.request("r", limit=3) as request:
+        request.add_many([b"x"] * 3)
+    done, *_ = queue.lease_many(2, 60)
+    queue.lease(1)
+    clock.advance(1)
+    queue.pause()
+    assert queue.lease_many(1, 60, complete=[(done, b"result")]) == []
+    status = request.status()
+    assert (status.done, status.running, status.parked) == (1, 1, 1)
+    assert queue.audit() == []

@@ -24,11 +24,15 @@ NAMES_TOO = ["", LONG]
 
 RAW: dict[str, Callable[[Queue], object]] = {
     "add": lambda q: q.add_many([NewJob(b"x", id=id, priority=7) for id in "ab"]),
+    "add_grouped": lambda q: q.add_many(
+        [NewJob(b"x", id=id, priority=7) for id in "ab"], group="g"
+    ),
     "update": lambda q: q.add_many(
         [NewJob(b"x", id=id, priority=7) for id in "ab"], on_conflict="update"
     ),
     "lease": lambda q: q.lease_many(7, 7, complete=_pairs()),
     "complete": lambda q: q.complete_many(_pairs()),
+    "complete_and_add": lambda q: q.complete(_pairs()[0][0], b"result", add=[NewJob(b"x", id="c")]),
     "release": lambda q: q.release_many([lease for lease, _ in _pairs()], after=7),
     "extend": lambda q: q.extend_many([lease for lease, _ in _pairs()], 7),
     "retry": lambda q: q._run(calls.retry(_failures())),
@@ -41,10 +45,25 @@ RAW: dict[str, Callable[[Queue], object]] = {
     "register": lambda q: q.register(alive_for=7),
     "tidy": lambda q: q._run(calls.tidy(failed_for_ms=7000)),
     "repair": lambda q: q._run(calls.repair((2, b"7000"))),
+    "recount": lambda q: q._run(calls.recount(b"", {"r": (7,) * 7, "s": (7,) * 7})),
+    "open_request": lambda q: q._run(
+        calls.open_request(
+            "r",
+            priority=7,
+            limit=7000,
+            keep_for_ms=7,
+            open_for_ms=7000,
+            follow_up=_entry("-", priority=7),
+        )
+    ),
+    "add_parts": lambda q: q._run(calls.add_parts("r", 7000, [b"x"], priority=7)),
+    "change_request": lambda q: q._run(calls.change_request("r", limit=b"7000", priority=99)),
     "pause": lambda q: q.pause(),
     "show": lambda q: q.show("a"),
     "peek": lambda q: q.peek(7, first=7),
     "audit": lambda q: q.audit(),
+    "requests": lambda q: q._run(calls.some_requests(7000, 7)),
+    "parts": lambda q: q._run(calls.parts("r", 7, 7)),
 }
 
 
@@ -61,7 +80,7 @@ def arguments(queue: Queue, kind: str) -> tuple[Script, list[str]]:
     """Return a script and arguments that it takes."""
     call = call_of(RAW[kind], queue)
     head = ["1700000000000", *(["caller", "7"] if call.script.changes else [])]
-    return call.script, [*head, *(word.decode("latin-1") for word in call.args)]
+    return call.script, [*head, *(word.decode(errors="surrogateescape") for word in call.args)]
 
 
 @pytest.mark.parametrize("garbage", NOT_DIGITS)
@@ -71,8 +90,9 @@ def test_a_script_takes_no_number_that_is_not_plain_digits(
 ) -> None:
     script, args = arguments(queue, kind)
     for place, word in enumerate(args):
-        # 0 and 1 may be flags. Without a time it is the server's; without a delay there is none.
-        optional = place == 0 or word == "7000"
+        # 0 and 1 may be flags. Without a time it is the server's; without a delay there is none,
+        # and without a priority a request keeps the one it has.
+        optional = place == 0 or word in ("7000", "99")
         if not word.isdigit() or word in ("0", "1") or (optional and not garbage):
             continue
         with pytest.raises(redis.ResponseError, match=r"^INVALID "):
@@ -138,6 +158,8 @@ def test_a_settle_presents_a_token_without_spaces(
 
 
 ID_OF = {"add": "b", "update": "b", "cancel": "a", "revive": "a", "set_result": "a", "show": "a"}
+ID_OF |= {"add_grouped": "b", "open_request": "r", "add_parts": "r", "change_request": "r"}
+ID_OF |= {"recount": "s", "parts": "r"}
 
 
 @pytest.mark.parametrize(
@@ -152,6 +174,9 @@ def test_a_script_takes_no_id_that_is_no_name(
     with pytest.raises(redis.ResponseError, match=r"^INVALID "):
         behind.run(script, *args[:place], wrong, *args[place + 1 :])
     assert behind.everything() == {}
+
+
+OPTIONS_AT = {"add": 7, "add_grouped": 7, "update": 7, "open_request": 12, "add_parts": 7}
 
 
 @pytest.mark.parametrize(
@@ -180,15 +205,25 @@ def test_a_script_takes_no_id_that_is_no_name(
         pack(remember_for_ms=-1),
         pack(min_backoff_ms=-1),
         pack(max_backoff_ms=-1),
+        pack(group=5),
+        pack(group=""),
+        pack(group=LONG),
+        pack(group="g", group_limit=-2),
+        pack(group="g", group_limit="1"),
+        pack(group_limit=1),
+        pack(request="r"),
+        pack(number=1),
+        pack(group="r/end"),
     ],
-    ids=range(23),
+    ids=range(32),
 )
+@pytest.mark.parametrize("kind", OPTIONS_AT)
 def test_a_script_takes_no_options_that_it_cannot_read(
-    queue: Queue, behind: Behind, options: bytes
+    queue: Queue, behind: Behind, options: bytes, kind: str
 ) -> None:
-    script, args = arguments(queue, "add")
-    place = args.index("7", 4) + 2
-    assert args[place] == ""  # Behind priority and due.
+    script, args = arguments(queue, kind)
+    place = OPTIONS_AT[kind]
+    assert args[place - 2] == "7"  # Before due and options stands the priority.
     with pytest.raises(redis.ResponseError, match=r"^INVALID options"):
         behind.run(script, *args[:place], options, *args[place + 1 :])
     assert behind.everything() == {}

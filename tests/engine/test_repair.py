@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from conftest import Clock
-from engine.test_audit import BROKEN, populate
-from engine_support import Behind, pack, take
+from engine.test_audit import BROKEN, amend, populate
+from engine_support import Behind, pack, refused, take
 from engine_support import populate as populate_all
 from holdfast import NewJob, Problem, Queue, ServerRefused
 from holdfast.engine import calls
+from holdfast.keys import NAMES
 
 
 def payloads(behind: Behind) -> set[bytes]:
@@ -36,11 +37,104 @@ def test_a_queue_that_is_in_order_is_left_as_it_is(
     queue: Queue, clock: Clock, behind: Behind
 ) -> None:
     populate_all(queue, clock)
-    before = behind.everything()
+    before, records = behind.everything(), behind.records()
     assert queue.repair() == []
     after = behind.everything()
-    for name in before.keys() - {"calls", "meta"}:
+    for name in before.keys() - {"calls", "meta", "requests"}:
         assert after[name] == before[name]
+    assert behind.records() == records
+
+
+COUNTERS = ["too many running", "too few running", "too few failed", "too many done"]
+COUNTERS += ["all done, but parts wait", "too many cancelled", "handled, but counted as done"]
+COUNTERS += ["too many results", "too few results", "too few parts", "group that counts no job"]
+COUNTERS += ["group that counts no delayed job", "group that counts too many", "no turn"]
+COUNTERS += ["turn of a full request", "ended, but parts wait"]
+
+
+@pytest.mark.parametrize("how", COUNTERS)
+def test_what_is_counted_anew_is_as_it_was(queue: Queue, spoiled: Behind, how: str) -> None:
+    populate(queue)
+    before = spoiled.records()
+    turns = spoiled("ZRANGE", "turns", 0, -1)
+    BROKEN[how][0](spoiled)
+    queue.repair()
+    after = spoiled.records()
+    if how == "ended, but parts wait":
+        before["t"]["keep_for_ms"] = 5  # Which was changed too.
+    assert after == before
+    assert spoiled("ZRANGE", "turns", 0, -1) == turns
+
+
+def test_a_request_that_was_broken_comes_to_its_end(queue: Queue, spoiled: Behind) -> None:
+    with queue.request("r", limit=1, follow_up=b"over") as request:
+        request.add_many([b"x"] * 3)
+    amend(spoiled, "r", running=1, done=2)
+    spoiled("UNLINK", "turns")
+    spoiled("UNLINK", "terms")
+    spoiled("UNLINK", "parked")
+    assert queue.repair()
+    assert queue.audit() == []
+    for _ in range(3):
+        [lease] = queue.lease_many(9, 30)  # No more than its limit.
+        queue.complete(lease, b"result")
+    assert (request.status().state, request.status().done) == ("completed", 3)
+    assert take(queue).id == "r/end/1"
+
+
+def test_a_request_whose_term_was_lost_goes_on(queue: Queue, clock: Clock, spoiled: Behind) -> None:
+    request = queue.request("r", limit=0)
+    request.open()
+    request.add_many([b"x"] * 2)
+    spoiled("UNLINK", "terms")
+    assert queue.repair() == [Problem("r", "request tended again")]
+    clock.advance(3600)
+    queue.tidy()
+    assert (request.status().state, request.status().parked) == ("open", 2)
+
+
+def test_an_ending_whose_term_was_lost_is_kept_as_long_as_before(
+    queue: Queue, clock: Clock, spoiled: Behind
+) -> None:
+    with queue.request("r", keep_for=60) as request:
+        request.add(b"x")
+    queue.complete(take(queue), b"result")
+    clock.advance(30)
+    spoiled("UNLINK", "terms")
+    queue.repair()
+    clock.advance(29)
+    queue.tidy()
+    assert [part.result for part in request.results()] == [b"result"]
+    clock.advance(1)
+    queue.tidy()
+    assert queue.requests() == []
+
+
+def test_what_is_counted_while_the_queue_moves_is_not_written(queue: Queue, behind: Behind) -> None:
+    with queue.request("r", limit=1) as request:
+        request.add_many([b"x"] * 3)
+    stamp = queue._run(calls.audit()).stamp
+    take(queue)
+    before = behind.records()
+    assert queue._run(calls.recount(stamp, {"r": (0, 0, 3, 0, 0, 0, 0)})) is False
+    assert behind.records() == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_foreign_key_in_the_way_stops_a_recount_before_it_changes_anything(
+    queue: Queue, spoiled: Behind, name: str
+) -> None:
+    populate(queue)
+    stamp = queue._run(calls.audit()).stamp
+    spoiled("UNLINK", "wake")
+    spoiled("UNLINK", name)
+    spoiled("SET", name, "foreign")
+    before = spoiled.everything()
+    counted = {"r": (0, 0, 2, *[0] * 4), "t": (2, *[0] * 6), "g": (0,) * 7}
+    if refused(lambda: queue._run(calls.recount(stamp, counted))):
+        assert spoiled.everything() == before
+    else:
+        assert name not in {"requests", "turns", "terms", "meta", "calls", "wake"}
 
 
 def test_jobs_that_no_set_has_are_ready_again_at_their_priority(
@@ -192,7 +286,20 @@ def test_a_lease_that_no_set_has_is_as_after_a_reclaim(queue: Queue, spoiled: Be
 
 
 @pytest.mark.parametrize(
-    "name", ["delayed", "failed", "ended", "leased", "results", "next", "facts"]
+    "name",
+    [
+        "delayed",
+        "failed",
+        "ended",
+        "leased",
+        "results",
+        "next",
+        "facts",
+        "parked",
+        "turns",
+        "terms",
+        "requests",
+    ],
 )
 def test_a_foreign_key_in_the_way_stops_it_before_it_mends_anything(
     queue: Queue, spoiled: Behind, name: str

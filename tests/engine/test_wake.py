@@ -131,3 +131,21 @@ def test_settling_wakes_nobody(queue: Queue, behind: Behind) -> None:
     queue.complete(one)
     queue.complete(two)
     assert not awake(behind)
+
+
+def test_the_first_job_of_a_group_is_granted_in_the_call_that_makes_it(
+    queue: Queue, behind: Behind
+) -> None:
+    queue.add(b"old", id="a")
+    lease = take(queue)
+    queue.add(b"new", id="a", on_conflict="update", group="g")
+    [successor] = queue.lease_many(1, 30, complete=[lease])
+    assert (successor.id, successor.data) == ("a", b"new")
+
+
+def test_the_follow_up_of_a_request_that_was_open_for_too_long_is_granted_at_once(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    queue.request("r", open_for=1, follow_up=NewJob(b"over", group="g")).open()
+    clock.advance(1)
+    assert take(queue).data == b"over"

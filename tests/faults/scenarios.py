@@ -9,6 +9,7 @@ from typing import TypeAlias
 from conftest import Clock
 from holdfast import Lease, NewJob, Queue, Update
 from holdfast.asking import Done, Requeue
+from holdfast.engine import calls
 
 
 @dataclass
@@ -154,6 +155,62 @@ def four_states(stage: Stage) -> None:
     stage.queue.add("same", id="ready")
 
 
+def a_request(stage: Stage) -> None:
+    """An open request without a free place: two parts run, two wait, one is for later."""
+    request = stage.other.request("r", limit=2, follow_up=NewJob("over", priority=60))
+    request.open()
+    request.add_many(["0", "1", "2", "3"], max_failures=0)
+    request.add("later", delay=60)
+    stage.held += stage.queue.lease_many(9, 30)
+    assert [lease.id for lease in stage.held] == ["r/0", "r/1"]
+
+
+def a_request_with_a_turn(stage: Stage) -> None:
+    a_request(stage)
+    stage.queue.complete(stage.held.pop(), "result")
+    stage.queue.add("equal", id="equal")
+
+
+def the_last_part(stage: Stage) -> None:
+    with stage.other.request("r", follow_up=NewJob("over", group="g")) as request:
+        request.add("0")
+    stage.held += stage.queue.lease_many(1, 30)
+
+
+def an_unsealed_end(stage: Stage) -> None:
+    stage.other.request("r", follow_up="over").open()
+
+
+def a_part_that_stops_the_others(stage: Stage) -> None:
+    request = stage.other.request("r", limit=1, on_failure="fail_fast")
+    request.open()
+    request.add_many(["0", "1", "2"])
+    request.add("later", delay=60)
+    stage.held += stage.queue.lease_many(1, 30)
+
+
+def a_failed_request(stage: Stage) -> None:
+    the_last_part(stage)
+    stage.queue.fail(stage.held.pop(), error="why")
+
+
+def requests_to_tend(stage: Stage) -> None:
+    """One request is open for too long, one is to be forgotten."""
+    late = stage.other.request("late", limit=0, open_for=2)
+    late.open()
+    late.add_many(["0", "1"])
+    with stage.other.request("forgotten", keep_for=2) as forgotten:
+        forgotten.add("0")
+    stage.queue.complete(stage.queue.lease_many(1, 30)[0], "result")
+    stage.clock.advance(3)
+
+
+def a_group(stage: Stage) -> None:
+    stage.queue.add_many([NewJob(id, id=id) for id in "abc"], group="g", group_limit=1)
+    stage.held += stage.queue.lease_many(9, 30)
+    assert [lease.id for lease in stage.held] == ["a"]
+
+
 def paused(stage: Stage) -> None:
     three_jobs(stage)
     stage.queue.pause()
@@ -210,6 +267,30 @@ def update_many_kinds(stage: Stage) -> object:
             NewJob("f", id="new"),
         ],
         on_conflict=Update(due="later"),
+    )
+
+
+def a_whole_request(stage: Stage) -> object:
+    request = stage.queue.request("new", limit=1, follow_up="over", append=True)
+    before = request.open()
+    added = request.add_many(["0", {"n": 1}])
+    request.seal()
+    return before, added
+
+
+def count_anew(stage: Stage) -> object:
+    stamp = stage.other._run(calls.audit()).stamp
+    return stage.queue._run(calls.recount(stamp, {"r": (2, 0, 2, 1, 0, 0, 0)}))
+
+
+def add_to_groups(stage: Stage) -> object:
+    return stage.queue.add_many(
+        [
+            NewJob("made", group="g", group_limit=2),
+            NewJob("a", id="a", group="g"),
+            NewJob("d", id="d", group="new", delay=60),
+            NewJob("plain", id="plain"),
+        ]
     )
 
 
@@ -319,7 +400,60 @@ SCENARIOS = (
     Scenario("set_result", lambda s: s.queue.set_result("first", "some"), one_failed),
     Scenario("fail_worker", lambda s: s.queue.fail_worker(s.held[0]), one_replaced),
     Scenario("register", lambda s: s.queue.register(alive_for=60, queues=["some"])),
-    Scenario("repair", lambda s: s.queue.repair(), four_states, requests=10),
+    Scenario("repair", lambda s: s.queue.repair(), four_states, requests=15),
+    Scenario("repair of requests", lambda s: s.queue.repair(), a_request, requests=15),
+    Scenario("recount", count_anew, a_request),
+    Scenario("open a request", lambda s: s.queue.request("r", limit=1, open_for=60).open()),
+    Scenario("open a request again", lambda s: s.queue.request("r").open(), a_request),
+    Scenario("a whole request", a_whole_request, a_request, requests=3),
+    Scenario("add a part", lambda s: s.queue.request("r").add("some", number=5), a_request),
+    Scenario("add a part again", lambda s: s.queue.request("r").add("some"), a_request),
+    Scenario(
+        "add a part with a number too high",
+        lambda s: s.queue.request("r").add("some", number=7),
+        a_request,
+    ),
+    Scenario(
+        "add a part for later",
+        lambda s: s.queue.request("r").add("some", number=5, delay=60, priority=90),
+        a_request,
+    ),
+    Scenario(
+        "add parts in two calls",
+        lambda s: s.queue.request("r").add_many(["x"] * 1001),
+        a_request,
+        requests=2,
+    ),
+    Scenario("add a part to nothing", lambda s: s.queue.request("r").add("some")),
+    Scenario("seal", lambda s: s.queue.request("r").seal(), a_request),
+    Scenario("seal a request that is over", lambda s: s.queue.request("r").seal(), an_unsealed_end),
+    Scenario("cancel a request", lambda s: s.queue.request("r").cancel(), a_request),
+    Scenario("set_limit", lambda s: s.queue.request("r").set_limit(3), a_request),
+    Scenario("set_priority", lambda s: s.queue.request("r").set_priority(90), a_request),
+    Scenario("lease of parts", lambda s: s.queue.lease_many(9, 30), a_request_with_a_turn),
+    Scenario(
+        "lease of parts that completes one",
+        lambda s: s.queue.lease_many(1, 30, complete=[(s.held[0], "result")]),
+        a_request,
+    ),
+    Scenario("complete a part", lambda s: s.queue.complete(s.held[0], "result"), a_request),
+    Scenario("complete the last part", lambda s: s.queue.complete(s.held[0]), the_last_part),
+    Scenario("release a part", lambda s: s.queue.release(s.held[0]), a_request),
+    Scenario("retry a part", lambda s: s.queue.retry(s.held[0], error="why", after=5), a_request),
+    Scenario("fail a part", lambda s: s.queue.fail(s.held[0], error="why"), a_request),
+    Scenario("fail the last part", lambda s: s.queue.fail(s.held[0], error="why"), the_last_part),
+    Scenario(
+        "fail a part that stops the others",
+        lambda s: s.queue.fail(s.held[0], error="why"),
+        a_part_that_stops_the_others,
+    ),
+    Scenario("cancel a part", lambda s: s.queue.cancel("r/3"), a_request),
+    Scenario("revive a part", lambda s: s.queue.revive("r/0"), a_failed_request),
+    Scenario("set_result of a part", lambda s: s.queue.set_result("r/3", "some"), a_request),
+    Scenario("tidy requests", lambda s: s.queue.tidy(), requests_to_tend),
+    Scenario("add to groups", add_to_groups, a_group),
+    Scenario("complete a job of a group", lambda s: s.queue.complete(s.held[0]), a_group),
+    Scenario("set_group_limit", lambda s: s.queue.set_group_limit("g", None), a_group),
     Scenario("tidy", lambda s: s.queue.tidy(), all_to_tidy),
     Scenario(
         "tidy by rules",

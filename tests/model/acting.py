@@ -19,8 +19,8 @@ from holdfast.engine.calls import Entry
 from holdfast.engine.replies import read_flags
 from holdfast.engine.replies import read_receipts as read_letters
 from holdfast.job import NO_FACTS, Facts, Receipt, Update
-from model.choices import KEPT, LIMITS, Wanted
-from model.comparing import Comparing
+from model.choices import KEPT, LIMITS, Time, Updates, Wanted
+from model.comparing import Comparing, is_taken_back
 from model.values import NEVER, Settle
 
 
@@ -168,8 +168,9 @@ class Acting(Comparing):
     def _need(self, kind: str, caller: str) -> None:
         """Bring about a job of some kind that seldom comes about by chance."""
         needs = {
-            "leased": "ready", "handled": "failed", "failed": "leased", "updated": "leased",
-            "cancelled": "leased", "reclaimed": "leased",
+            "leased": "ready", "handled": "failed", "failed": "leased", "updated": "no part leased",
+            "cancelled": "leased", "reclaimed": "leased", "part": "part that waits",
+            "part that failed": "part",
         }  # fmt: skip
         if self._is_there(kind):
             return
@@ -181,6 +182,7 @@ class Acting(Comparing):
 
     def _bring_about(self, kind: str, caller: str) -> None:
         leased = sorted(self.model.times("leased"))
+        no_parts = [id for id in leased if not self.model.jobs[id].request]
         if self.model.paused:
             self._ask(caller, calls.resume(), partial(self.model.resume))
         elif kind == "ready":
@@ -189,6 +191,10 @@ class Acting(Comparing):
             self._add(caller, wanted, "ignore")
         elif kind == "leased":
             self._lease(caller, 3, 4_000, [])
+        elif kind == "no part leased":
+            self._add(caller, [Wanted(None, "", 99, {}, "own")], "ignore")
+            self.both_agree()
+            self._lease(caller, 1000, 4_000, [])
         elif kind == "at its limits":
             self._add(caller, [Wanted(None, "", 99, LIMITS[0], "own")], "ignore")
             self.both_agree()
@@ -204,7 +210,7 @@ class Acting(Comparing):
             self.both_agree()
             self._complete(caller, [([*self.model.jobs][-1], "-", None)], [], force=True)
         elif kind == "updated":
-            wanted = [Wanted(id, "", 50, {}, "own") for id in leased]
+            wanted = [Wanted(id, "", 50, {}, "own") for id in no_parts]
             self._update(caller, wanted, Update(limits=False), None)
         elif kind == "cancelled":
             self._cancel(caller, leased, True)
@@ -220,18 +226,31 @@ class Acting(Comparing):
         jobs, endings = self.model.jobs.values(), self.model.endings.values()
         leased = [job for job in jobs if job.state == "leased"]
         there = {
-            "ready": self.model.ready(),
+            "ready": self.model.best(),
             "leased": leased,
+            "no part leased": any(not job.request for job in leased),
             "updated": any(job.successor for job in leased),
             "cancelled": any(job.cancelled for job in leased),
             "handled": any(job.failed_at is not None for job in leased),
             "with a result": any(job.result is not None for job in leased),
-            "reclaimed": any(job.state == "ready" and job.token for job in jobs),
+            "reclaimed": any(map(is_taken_back, jobs)),
             "failed": any(job.state == "failed" and job.when <= self.now for job in jobs),
             "at its limits": any(map(self._is_at_its_limits, self.model.jobs)),
             "ended": self.plain or any(end.taken_until > self.now for end in endings),
         }
         return bool(there.get(kind, True))
+
+    def _settle_what(
+        self, kind: str, time: Time, caller: str, way: str, after: int | None, before: Updates
+    ) -> None:
+        """Settle two of a kind in some way, after more updates of the first."""
+        self._need(kind, caller)
+        settles = self._settles([(kind, 0), (kind, 1)], b"done")
+        for job, how in before:
+            self._update(caller, [job], how, settles[0][0])
+            self.both_agree()
+        self._pass(time)
+        self._settle_as(way, caller, settles, after)
 
     def _is_at_its_limits(self, id: str) -> bool:
         """Tell whether a job is leased that fails with the next failure, or lapse."""
@@ -254,7 +273,7 @@ def _standing(receipt: Receipt) -> str:
 
 def _read_completed(entries: list[Entry], reply: list[bytes]) -> tuple[list[bool], list[str]]:
     # Where nothing was completed nothing was added.
-    added = read_letters(entries, reply[1:]) if reply[1] else []
+    added = read_letters(entries, reply[1:]) if len(reply) > 1 and reply[1] else []
     return read_flags(reply), _read_receipts(added)
 
 

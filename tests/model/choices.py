@@ -39,7 +39,7 @@ times = st.sampled_from(
     + [("lapse", ms) for ms in (0, 0, 0, 0, 1, -1, -400)]
     + [("due", ms) for ms in (0, 0, 1, -1, -400)]
     + [("patience", ms) for ms in (0, 0, -1)]
-    + [(kind, ms) for kind in ("second", "forget", "free", "handling") for ms in (0, -1)]
+    + [(kind, ms) for kind in ("second", "forget", "free", "handling", "term") for ms in (0, -1)]
     + [(kind, ms) for kind in ("silence", "caller", "worker") for ms in (0, 1)]
 )
 
@@ -58,7 +58,8 @@ class _Long(str):
         return "LONG"
 
 
-ids = st.sampled_from(["a", "b", "c", "d", "ü\n{x}\0", _Long("x" * 495 + "ü" * 8 + "x")])
+LONG = _Long("x" * 495 + "ü" * 8 + "x")
+ids = st.sampled_from(["a", "b", "c", "d"] * 3 + ["ü\n{x}\0", LONG] * 2 + ["q/0", "q/1", "p/end/1"])
 counts = st.sampled_from([1, 2, 3, 1000])
 lease_times = st.sampled_from([4_000, 4_000, 1_000, 1_000, 1, 5_000, 30_000, HOUR, NEVER])
 results = st.sampled_from([None, b"", b"done", b"\0\xff\r\n"])
@@ -73,7 +74,7 @@ ages = st.sampled_from([None, 0, 0, 1, 1_000, 4_000, HOUR])
 Pick: TypeAlias = tuple[str, int]
 LEASES = ["updated", "cancelled", "handled"]
 picks = st.tuples(
-    st.sampled_from(["held"] * 4 + LEASES + ["reclaimed", "old", "never given"]),
+    st.sampled_from(["held"] * 4 + ["part"] + LEASES + ["reclaimed", "old", "never given"]),
     st.integers(0, 7),
 )
 several_picks = st.lists(picks, min_size=1, max_size=4)
@@ -85,6 +86,7 @@ SELDOM = ["resume", "pause", "pause", "register", "register", "repair", "delete"
 
 # Which id to name: one of those that stand in a state, or any.
 STATES = ["leased", "leased", "cancelled", "reclaimed", "ready", "delayed", "failed", "ended"]
+STATES += ["part", "parked"]
 names = st.tuples(st.sampled_from([*STATES, "any"]), st.integers(0, 7))
 several_names = st.lists(names, min_size=1, max_size=3)
 
@@ -110,6 +112,11 @@ OPTIONS = [
 ]
 KEPT = {"result_for": 10, "remember_for": 4}
 LIMITS = [{"max_failures": n, "max_lapses": m} for n in (0, 0, 1, 2) for m in (0, 0, 1, 2)]
+GROUPS: list[dict[str, Any]] = [
+    {"group": name} | limit | {"max_failures": 0}
+    for name in ("g", "g", "ü", "q")
+    for limit in ({}, {"group_limit": 1}, {"group_limit": 2}, {"group_limit": None})
+] + [{"group": "g", "group_limit": 0}]
 jobs = st.builds(
     Wanted,
     id=st.none() | ids,
@@ -121,6 +128,8 @@ jobs = st.builds(
         st.sampled_from(LIMITS),
         st.sampled_from(OPTIONS),
         st.just(KEPT),
+        st.sampled_from(GROUPS),
+        st.sampled_from([group | KEPT for group in GROUPS]),
     ),
     payload=st.sampled_from(["own"] * 8 + ["same", "big"]),
 )
@@ -135,6 +144,63 @@ updates = st.builds(
 )
 Updates: TypeAlias = list[tuple[Wanted, Update]]
 few_updates: st.SearchStrategy[Updates] = st.lists(st.tuples(jobs, updates), max_size=2)
+
+# Requests: few, with few parts, limits that are reached, and so short-lived that they are
+# forgotten and opened again. "q" is the name of a group, too.
+REQUESTS = ["p", "p", "q", "q", "ü/7"]
+requests = st.sampled_from(REQUESTS)
+limits = st.sampled_from([1, 1, 2, None, 0, 3])
+new_limits = st.sampled_from([1, None, 2, 0, 3, None, "as it is"])
+new_priorities = st.sampled_from([None, None, 50, 51, 0, 99])
+keep_times = st.sampled_from([4_000, 4_000, 0, 1, 1_000, HOUR, NEVER])
+open_times = st.sampled_from([None, None, None, None, 4_000, 1, 1_000, NEVER])
+
+
+@dataclass(frozen=True)
+class WantedRequest:
+    """A request to open, and what is then done with it."""
+
+    name: str
+    priority: int
+    limit: int | None
+    fail_fast: bool
+    keep_for: int
+    open_for: int | None
+    follow_up: Wanted | None
+
+
+@dataclass(frozen=True)
+class WantedParts:
+    """Parts to add: `first` is counted from the end of those that are there, None appends."""
+
+    count: int
+    first: int | None
+    due: str
+    priority: int
+    options: dict[str, Any]
+    same: bool
+
+
+openings = st.builds(
+    WantedRequest,
+    name=requests,
+    priority=st.sampled_from([50, 50, 50, 51, 0]),
+    limit=limits,
+    fail_fast=st.sampled_from([False, False, True]),
+    keep_for=keep_times,
+    open_for=open_times,
+    follow_up=st.none() | jobs,
+)
+several_parts = st.builds(
+    WantedParts,
+    count=st.integers(1, 4),
+    first=st.sampled_from([None, 0, 0, 0, -1, -2, 1]),
+    due=st.sampled_from([""] * 30 + DUES),
+    priority=st.sampled_from([50, 50, 50, 99, 0]),
+    options=st.sampled_from([{}, *LIMITS]),
+    same=st.sampled_from([False, False, False, True]),
+)
+fillings = st.tuples(openings, several_parts, st.booleans())
 
 
 GOOD = Entry("good", b"", False, 50, b"", b"")
@@ -167,6 +233,23 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     "revive nothing": lambda _: calls.revive([]),
     "a recall of none": lambda _: calls.recall(count=0),
     "a worker dead at once": lambda _: calls.register("zoe", 0, b"\x80"),
+    "a part of a group": lambda _: calls.add_parts("p", None, [b""], options=b"\x81\xa5group\xa1g"),
+    "no parts": lambda _: calls.add_parts("p", None, []),
+    "parts from -1 on": lambda _: calls.add_parts("p", -1, [b""]),
+    "a request that ends in /end": lambda _: calls.open_request("p/end"),
+    "a request with a name too long": lambda _: calls.open_request("p" * 481),
+    "a request with less than no place": lambda _: calls.open_request("p", limit=-1),
+    "a follow-up too big": lambda _: calls.open_request(
+        "p", follow_up=msgspec.structs.replace(GOOD, payload=b"x" * 8389)
+    ),
+    "a group that ends in /end": lambda _: calls.add(
+        [msgspec.structs.replace(GOOD, options=b"\x81\xa5group\xa5p/end", grouped=True)]
+    ),
+    "a group limit without a group": lambda _: calls.add(
+        [msgspec.structs.replace(GOOD, options=b"\x81\xabgroup_limit\x01", grouped=True)]
+    ),
+    "half a place": lambda _: calls.change_request("p", seal=True, cancel=True, limit=b"0.5"),
+    "a request of priority 100": lambda _: calls.change_request("p", cancel=True, priority=100),
     "failed for less than nothing": lambda _: calls.tidy(failed_for_ms=-1),
-    "repair of what is not there": lambda _: calls.repair((11, b"")),
+    "repair of what is not there": lambda _: calls.repair((15, b"")),
 }

@@ -20,7 +20,7 @@ from model import views
 from model.choices import CALLERS, HOUR, START, Pick, Time, Wanted
 from model.engine import Engine, Wire
 from model.model import Model
-from model.values import Given, Refusal, Settle
+from model.values import Given, Job, Refusal, Settle
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,15 @@ class Sent:
         return f"{self.caller} {self.number}: {self.question.func.__name__}({asked})"
 
 
+@dataclass(frozen=True)
+class Look:
+    """A question that changes nothing."""
+
+    what: str
+    call: Call[Any]
+    wanted: Any
+
+
 class Comparing(RuleBasedStateMachine):
     """A queue and its model under one clock."""
 
@@ -51,6 +60,7 @@ class Comparing(RuleBasedStateMachine):
         self.steps = steps
         self.age = 0
         self.plain = False
+        self.looked_at_requests = False
         self.serial = itertools.count(1)
         self.last_number = {caller: start for caller, (start, _) in CALLERS.items()}
         self.sent: list[Sent] = []
@@ -68,6 +78,8 @@ class Comparing(RuleBasedStateMachine):
         seen = self.engine.view(self.now)
         for caller in self.model.answers.keys() - seen["callers"]:
             self.model.forget_caller(caller, self.now)
+        if self.looked_at_requests and seen["wake"]:
+            self.model._wake_sleeper(self.model.turns())  # Who has a turn may wake one in vain.
         expected = views.view(self.model, self.now)
         for what in expected:
             assert seen[what] == expected[what], _differ(what, seen[what], expected[what])
@@ -92,26 +104,33 @@ class Comparing(RuleBasedStateMachine):
             expected = views.answer(self.model, expected)
         except Refusal as refusal:
             expected = str(refusal)
-        known = ["nobody", *self.model.endings, *self.model.jobs]
-        id, state = known[self.age % len(known)], views.STATES[self.age % len(views.STATES)]
-        show, peek = calls.show(id), calls.peek(state, 0, 1000)
-        answer, shown, listed = self.engine.ask(
-            self.now, sent.caller, sent.number, sent.call, [show, peek]
+        self.looked_at_requests = sent.call.script.name in ("repair", "revive")
+        looks = self._looks()
+        answer, *looked = self.engine.ask(
+            self.now, sent.caller, sent.number, sent.call, [look.call for look in looks]
         )
         if isinstance(answer, hiredis.ReplyError):
-            answer = re.sub(r"(STALE|EXISTS \d+).*", r"\1", str(answer))
+            answer = re.sub(r"(STALE|WRONG|(EXISTS|PART|GAP|TAKEN) \d+).*", r"\1", str(answer))
         else:
             answer = sent.read(answer)
         note(f"        -> {short(answer)}")
         assert answer == expected, _differ("the answer", answer, expected)
-        self._agree_on_a_look(id, show.read(shown))
-        found, wanted = peek.read(listed), views.listed(self.model, state)
-        assert found == wanted, _differ(f"all that is {state}", found, wanted)
+        for look, reply in zip(looks, looked, strict=True):
+            found = look.call.read(reply)
+            assert found == look.wanted, _differ(look.what, found, look.wanted)
 
-    def _agree_on_a_look(self, id: str, shown: Any) -> None:
-        found = shown and (shown.job, shown.result)
-        wanted = views.shown(self.model, id)
-        assert found == wanted, _differ(f"what is shown of {id}", found, wanted)
+    def _looks(self) -> list[Look]:
+        """Look at another job, another state and another request each time."""
+        model, age = self.model, self.age
+        known = ["nobody", *model.endings, *model.jobs, *views.ended_parts(model)]
+        id, state = known[age % len(known)], views.STATES[age % len(views.STATES)]
+        name = ["nobody", *model.requests][age % (1 + len(model.requests))]
+        return [
+            Look(f"what is shown of {id}", calls.show(id), views.shown(model, id, self.now)),
+            Look(f"all that is {state}", calls.peek(state, 0, 1000), views.listed(model, state)),
+            Look(f"{name}", calls.requests(name), views.found(model, name, self.now)),
+            Look(f"parts of {name}", calls.parts(name, 0), views.parts(model, name)),
+        ]
 
     # --------------------------------------------------------------------- choosing
 
@@ -141,7 +160,8 @@ class Comparing(RuleBasedStateMachine):
             packed = arguments.options(options)[1]
             name = id or f"fresh-{serial}"
             given.append(Given(name, payload, priority, delay, at, options, id is None))
-            entries.append(Entry(name, payload, id is None, priority, due, packed))
+            grouped = "group" in options
+            entries.append(Entry(name, payload, id is None, priority, due, packed, grouped))
         return given, entries
 
     def _names(self, picked: Sequence[Pick]) -> list[str]:
@@ -154,7 +174,10 @@ class Comparing(RuleBasedStateMachine):
         if kind == "cancelled":
             among = [id for id, job in model.jobs.items() if job.cancelled]
         elif kind == "reclaimed":
-            among = [id for id, job in model.jobs.items() if job.state == "ready" and job.token]
+            among = [id for id, job in model.jobs.items() if is_taken_back(job)]
+        elif kind in ("part", "part that failed"):
+            among = [id for id, job in model.jobs.items() if job.request]
+            among = [id for id in among if kind == "part" or model.jobs[id].state == "failed"]
         elif kind in ("any", "ended"):
             among = list(model.endings) if kind == "ended" else any_
         else:
@@ -179,13 +202,19 @@ class Comparing(RuleBasedStateMachine):
                 settle
                 for settle, job in zip(held, jobs, strict=True)
                 if kind == "held"
-                or (kind == "reclaimed" and job.state == "ready")
+                or (kind == "reclaimed" and is_taken_back(job))
+                or (kind == "part" and job.request and job.state == "leased")
                 or (kind == "updated" and job.successor)
                 or (kind == "cancelled" and job.cancelled)
                 or (kind == "handled" and job.failed_at is not None)
                 or (kind == "with a result" and job.result is not None)
             ] or (self.given if kind == "reclaimed" else held)
         return among[-1 - n % len(among)]
+
+
+def is_taken_back(job: Job) -> bool:
+    """Tell whether it waits again, and its last holder may still complete it."""
+    return job.state in ("ready", "parked") and job.token is not None
 
 
 def with_results(settles: list[tuple[str, str]], result: bytes | None) -> list[Settle]:
@@ -197,6 +226,9 @@ def with_results(settles: list[tuple[str, str]], result: bytes | None) -> list[S
 
 
 def _differ(what: str, seen: object, expected: object) -> str:
+    if isinstance(seen, dict) and isinstance(expected, dict) and seen != expected:
+        keys = [key for key in {**seen, **expected} if seen.get(key) != expected.get(key)]
+        return _differ(f"{what} {keys[0]}", seen.get(keys[0]), expected.get(keys[0]))
     return f"{what}: the engine says {short(seen)}, the model {short(expected)}"
 
 

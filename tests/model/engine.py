@@ -19,16 +19,21 @@ import msgspec
 from holdfast import flows
 from holdfast.engine import calls
 from holdfast.engine.calls import Call
+from holdfast.engine.replies import read_record
 from holdfast.keys import NAMES, queue_keys
 from holdfast.wire import pack
 from model.values import NEVER
 
-SETS = ("ready", "delayed", "leased", "failed", "ended")
-HASHES = ("jobs", "holds", "facts", "next", "results", "meta")
+SETS = ("ready", "delayed", "leased", "failed", "ended", "parked", "turns", "terms")
+HASHES = ("jobs", "holds", "facts", "next", "results", "meta", "requests")
 TALLIES = (
     "leased", "completed", "released", "retried", "promoted", "reclaimed", "failed", "revived",
-    "updated", "cancelling", "cancelled", "pruned", "result",
+    "updated", "cancelling", "cancelled", "pruned", "result", "opened", "sealed", "changed",
+    "ended", "forgotten",
 )  # fmt: skip
+
+RANKS = 2**46
+"""Of one priority."""
 
 _numbers = itertools.count()
 
@@ -41,6 +46,7 @@ class Wire:
         self._socket.settimeout(60)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader()
+        self.shas = {script: script.sha for script in calls.SCRIPTS}
         for script in calls.SCRIPTS:
             self.ask([pack(b"SCRIPT", b"LOAD", script.text)])
 
@@ -87,6 +93,12 @@ class Engine:
         self._seen = replies[1 + len(reads) :]
         return replies[: 1 + len(reads)]
 
+    def stamp(self, now: int) -> bytes:
+        """Return what changes with the queue."""
+        audit = calls.audit()
+        [reply] = self._wire.ask([self._pack(audit, now)])
+        return audit.read(reply).stamp
+
     def take_wake(self) -> None:
         """Be the sleeper who hears the wake."""
         self._wire.ask([self._hush])
@@ -99,21 +111,27 @@ class Engine:
         """Return all that the model must show as well."""
         counted, audited, registered, *found = self._seen or self._wire.ask(self._look(now))
         self._seen = None
-        ready, delayed, leased, failed, ended = (
-            [(id.decode(), int(score)) for id, score in _pairs(zset)] for zset in found[:5]
+        sets, hashes, (callers, wake) = found[: len(SETS)], found[len(SETS) : -2], found[-2:]
+        ready, delayed, leased, failed, ended, parked, turns, terms = (
+            [(id.decode(), int(score)) for id, score in _pairs(zset)] for zset in sets
         )
-        jobs, holds, facts, successors, results, meta = (
-            {field.decode(): value for field, value in _pairs(fields)} for fields in found[5:11]
+        jobs, holds, facts, successors, results, meta, requests = (
+            {field.decode(): value for field, value in _pairs(fields)} for fields in hashes
         )
         return {
-            "ready": [(id, 99 - rank // 2**46) for id, rank in ready],
+            "ready": [(id, 99 - rank // RANKS) for id, rank in ready],
             "delayed": dict(delayed),
             "leased": dict(leased),
             "failed": dict(failed),
             "ended": dict(ended),
+            "parked": [_parked(member) for member, _ in parked],
+            "turns": [(owner, 99 - rank // RANKS, rank % RANKS) for owner, rank in turns],
+            "terms": dict(terms),
+            "requests": _records(requests),
+            "follow-ups": _follow_ups(requests),
             "payloads": jobs,
             "tokens": {id: hold.decode().split(" ")[0] for id, hold in holds.items()},
-            "facts": {id: msgspec.msgpack.decode(packed) for id, packed in facts.items()},
+            "facts": {id: _facts(packed) for id, packed in facts.items()},
             "results": results,
             "next": {id: _successor(packed) for id, packed in successors.items()},
             "workers": _workers(registered),
@@ -121,8 +139,8 @@ class Engine:
             "tally": _tally({name: int(count) for name, count in meta.items()}),
             "seen": int(meta["seen"]) if "seen" in meta else None,
             "patience": int(meta.get("grace", 0)),
-            "callers": {caller.decode() for caller in found[11]},
-            "wake": found[12],
+            "callers": {caller.decode() for caller in callers},
+            "wake": wake,
             "problems": self._problems(audited, now),
             "counts": msgspec.structs.asdict(calls.counts().read(counted)),
         }
@@ -138,13 +156,47 @@ class Engine:
             return done.value
 
     def _pack(self, call: Call[Any], now: int, *who: bytes) -> bytes:
-        head = (b"EVALSHA", call.script.sha, b"%d" % len(self._keys), *self._keys)
+        head = (b"EVALSHA", self._wire.shas[call.script], b"%d" % len(self._keys), *self._keys)
         return pack(*head, b"%d" % now, *who, *call.args)
 
 
 def _workers(reply: Any) -> dict[str, tuple[float, bool]]:
     workers = calls.workers().read(reply)
     return {worker.holder: (worker.alive_until, worker.alive) for worker in workers}
+
+
+def _facts(packed: bytes) -> dict[str, Any]:
+    """Return what is kept about a job; where it stands among its fellows its set tells."""
+    facts: dict[str, Any] = msgspec.msgpack.decode(packed)
+    if "request" in facts or "group" in facts:
+        facts.pop("number", None)
+        facts.pop("place", None)
+    return facts
+
+
+def _parked(member: str) -> tuple[str, str, int]:
+    """Return what a member tells: the owner, the id, its priority."""
+    raw = member.encode()
+    owner, rest = raw[3 : 3 + int(raw[:3])].decode(), raw[3 + int(raw[:3]) :]
+    return owner, rest[26:].decode(), 99 - int(rest[:2])
+
+
+def _records(requests: dict[str, bytes]) -> dict[str, dict[str, Any]]:
+    records = {}
+    for name, packed in requests.items():
+        if not name.endswith("/end"):
+            record = read_record(packed)
+            assert record is not None
+            records[name] = msgspec.structs.asdict(record)
+    return records
+
+
+def _follow_ups(requests: dict[str, bytes]) -> dict[str, dict[str, Any]]:
+    return {
+        name.removesuffix("/end"): _successor(packed)
+        for name, packed in requests.items()
+        if name.endswith("/end")
+    }
 
 
 class _Successor(msgspec.Struct):

@@ -16,23 +16,23 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from holdfast.engine import calls
 from holdfast.job import Update
-from model import views
-from model.acting import Acting
 from model.choices import (
     CALLERS,
     HOUR,
-    NONSENSE,
     SELDOM,
     Pick,
     Time,
     Updates,
     Wanted,
+    WantedParts,
+    WantedRequest,
     ages,
     beside,
     callers,
     conflicts,
     counts,
     few_updates,
+    fillings,
     ids,
     jobs,
     kinds,
@@ -52,18 +52,24 @@ from model.choices import (
 )
 from model.comparing import with_results
 from model.hearing import SILENCE
+from model.requesting import Requesting
+from model.resending import Resending
 from model.values import filed_id, payload_of
 
 
-class Histories(Acting):
+class Histories(Requesting, Resending):
     """Every transition, by several callers, on one queue."""
 
     # ------------------------------------------------------------------- add
 
     @initialize(
-        wanted=st.lists(jobs, max_size=8), plain=st.sampled_from([False, False, False, True])
-    )
-    def begin(self, wanted: list[Wanted], plain: bool) -> None:
+        wanted=st.lists(jobs, max_size=8), plain=st.sampled_from([False, False, False, True]),
+        filled=st.lists(fillings, max_size=3),
+    )  # fmt: skip
+    def begin(
+        self, wanted: list[Wanted], plain: bool,
+        filled: list[tuple[WantedRequest, WantedParts, bool]],
+    ) -> None:  # fmt: skip
         """Let eve add some jobs, who is not heard again unless she asks the same again.
 
         In a plain history no job has facts before it lapses, fails or is cancelled.
@@ -71,6 +77,9 @@ class Histories(Acting):
         self.plain = plain
         if wanted:
             self._add("eve", wanted, "ignore")
+        for filling in [] if plain else filled:
+            self.both_agree()
+            self._fill("ann", *filling)
 
     @rule(time=times, caller=callers, job=jobs, on_conflict=conflicts)
     def add(self, time: Time, caller: str, job: Wanted, on_conflict: str) -> None:
@@ -117,8 +126,8 @@ class Histories(Acting):
         self, caller: str, wanted: list[Wanted], which: int, how: Update
     ) -> None:
         """Update several, beginning with one of them, and going on with all that are leased."""
-        self._need("leased", caller)
-        leased = sorted(self.model.times("leased"))
+        self._need("no part leased", caller)
+        leased = sorted(id for id in self.model.times("leased") if not self.model.jobs[id].request)
         wanted = [
             replace(job, id=leased[(which + i) % len(leased)]) for i, job in enumerate(wanted)
         ]
@@ -131,7 +140,7 @@ class Histories(Acting):
         self._pass(time)
         self._lease(caller, count, ms, [], failed=failed)
 
-    @precondition(lambda self: not self.model.ready() and not self.model.paused)
+    @precondition(lambda self: not self.model.best() and not self.model.paused)
     @rule(time=beside("lapse", "due", "patience"), caller=callers, count=counts, ms=lease_times)
     def lease_when_nothing_is_ready(self, time: Time, caller: str, count: int, ms: int) -> None:
         self._pass(time)
@@ -231,18 +240,6 @@ class Histories(Acting):
         self, time: Time, caller: str, way: str, after: int | None, before: Updates
     ) -> None:
         self._settle_what("handled", time, caller, way, after, before)
-
-    def _settle_what(
-        self, kind: str, time: Time, caller: str, way: str, after: int | None, before: Updates
-    ) -> None:
-        """Settle two of a kind in some way, after more updates of the first."""
-        self._need(kind, caller)
-        settles = self._settles([(kind, 0), (kind, 1)], b"done")
-        for job, how in before:
-            self._update(caller, [job], how, settles[0][0])
-            self.both_agree()
-        self._pass(time)
-        self._settle_as(way, caller, settles, after)
 
     @rule(time=times, caller=callers, way=ways, after=release_times, before=few_updates)
     def settle_what_was_taken_back(
@@ -398,59 +395,3 @@ class Histories(Acting):
         self.tidy(("now", SILENCE), "bob", force=False, failed_for=None)
         kept = {caller for caller in CALLERS if not self.model.is_forgotten(caller, self.now)}
         assert self.engine.view(self.now)["callers"] == kept
-
-    # -------------------------------------------------------------- nonsense
-
-    @rule(time=times, caller=callers, nonsense=st.sampled_from(sorted(NONSENSE)))
-    def ask_nonsense(self, time: Time, caller: str, nonsense: str) -> None:
-        """A refused call changes nothing, also where all but its last argument is good."""
-        self._pass(time)
-        held = [(job.id, job.token or "-", b"") for job in self.model.jobs.values()]
-        call = NONSENSE[nonsense]([*held, ("a", "-", b"")])
-        [reply] = self.engine.ask(self.now, caller, self.last_number[caller] + 1, call)
-        assert str(reply).startswith("INVALID"), reply
-
-    # ----------------------------------------------------- replies that were lost
-
-    @precondition(lambda self: self.sent)
-    @rule(time=times)
-    def send_the_last_call_again(self, time: Time) -> None:
-        self._pass(time)
-        self._send(self.sent[-1])
-
-    @precondition(lambda self: self.sent)
-    @rule(time=times, caller=callers, back=st.sampled_from([0, 0, 0, 1, 2]))
-    def send_an_earlier_call_again(self, time: Time, caller: str, back: int) -> None:
-        """The last of a caller is answered as before, and the ones before it are refused.
-
-        Nobody sends one of those again after ten minutes, when the caller may be forgotten.
-        """
-        self._pass(time)
-        sent = [sent for sent in self.sent if sent.caller == caller]
-        if caller not in self.model.answers:
-            back = 0
-        if sent:
-            self._send(sent[-1 - back % len(sent)])
-
-    @precondition(lambda self: self._lost())
-    @rule(time=times, which=st.integers(0, 3))
-    def send_a_lease_again_that_was_lost(self, time: Time, which: int) -> None:
-        self._send_the_last_of(self._lost(), time, which)
-
-    @precondition(lambda self: self._forgotten())
-    @rule(time=times, which=st.integers(0, 3))
-    def send_a_call_again_that_was_forgotten(self, time: Time, which: int) -> None:
-        self._send_the_last_of(self._forgotten(), time, which)
-
-    def _send_the_last_of(self, callers: list[str], time: Time, which: int) -> None:
-        caller = callers[which % len(callers)]
-        self._pass(time)
-        self._send([sent for sent in self.sent if sent.caller == caller][-1])
-
-    # ------------------------------------------------------------ what there is
-
-    def _lost(self) -> list[str]:
-        return [caller for caller in CALLERS if views.has_lost_leases(self.model, caller)]
-
-    def _forgotten(self) -> list[str]:
-        return sorted({sent.caller for sent in self.sent} - self.model.answers.keys())

@@ -7,13 +7,26 @@ that made it, gone through when the lease ends.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast.job import Update
-from model.hearing import NOTHING_IS_LEFT, Hearing
-from model.values import Change, Ending, Given, Job, Settle, after, filed_id, ms
+from model.hearing import NOTHING_IS_LEFT
+from model.owners import Owners
+from model.values import (
+    NEVER,
+    Change,
+    EndedPart,
+    Ending,
+    Given,
+    Job,
+    Request,
+    Settle,
+    after,
+    filed_id,
+    ms,
+    part_of,
+)
 
 LAPSED = "the lease lapsed"
 
@@ -26,7 +39,7 @@ SPENT = 2**52
 """From here on is no time: no failure handler may have the job any more."""
 
 
-class Jobs(Hearing):
+class Jobs(Owners):
     """The jobs of one queue, and what remains of those that have ended."""
 
     def __init__(self, requeue: str = "rank") -> None:
@@ -36,15 +49,8 @@ class Jobs(Hearing):
     def delete(self, now: int) -> object:
         """Leave nothing, not even the answer to this question."""
         super().__init__()
-        self.jobs: dict[str, Job] = {}
         self.endings: dict[str, Ending] = {}
         self.workers: dict[str, int] = {}
-        self.tally: Counter[str] = Counter()
-        self.paused = False
-        self.numbers = 0
-        """Given to what is added, promoted or put behind its equals."""
-        self.wake = 0
-        """Tokens for sleepers: at most one."""
         return NOTHING_IS_LEFT
 
     # ----------------------------------------------------------------------- add
@@ -52,11 +58,22 @@ class Jobs(Hearing):
     def _state_of_taken(self, id: str, now: int) -> str | None:
         if id in self.jobs:
             return self.jobs[id].state
+        if self._is_part(id):
+            return "ended"
         return "ended" if id in self.endings and self.endings[id].taken_until > now else None
+
+    def _is_part(self, id: str) -> bool:
+        """Tell whether this is a part, ended or not, that is not forgotten."""
+        name, number = part_of(id) or ("", 0)
+        request = self.requests.get(name)
+        if request is None or number >= request.total:
+            return False
+        return number not in request.ended or request.ended[number].kept
 
     def _is_open(self, id: str) -> bool:
         """Tell whether the job with this id is cancelled, and nothing waits to succeed it."""
-        return id in self.jobs and self.jobs[id].cancelled and not self.jobs[id].successor
+        job = self.jobs.get(id)
+        return bool(job and job.cancelled and not job.successor and not job.request)
 
     def _add(self, given: Given, now: int) -> str:
         if given.fresh and (given.id in self.jobs or given.id in self.endings):
@@ -75,9 +92,10 @@ class Jobs(Hearing):
         self.endings.pop(id, None)
         given = first.given
         job = self.jobs[id] = Job(id, given.payload, given.priority, given.options)
-        due = self._apply(others, job, first.due)
+        due = self._change(others, job, first.due)
         job.place = self._number()
         self.tally["added"] += 1
+        self._join(job, now)
         self._put(job, due, now)
         return "created"
 
@@ -90,16 +108,23 @@ class Jobs(Hearing):
         if job.state == "leased":
             job.successor.append(change)
             return "leased, updated"
-        was, due = job.state, {"ready": 0, "delayed": job.when, "failed": change.due}[job.state]
-        due = self._apply([change], job, due)
+        was, due = job.state, {"delayed": job.when, "failed": change.due}.get(job.state, 0)
+        self._meet(job.owner)
+        due = self._apply([change], job, due, now)
         job.token = None
         if was == "failed":
             self._forget_failures(job)
-        self._put(job, due, now, behind=was != "ready")
+        self._put(job, due, now, behind=was in ("delayed", "failed"))
         return "failed, updated" if was == "failed" else f"{job.state}, updated"
 
-    def _apply(self, changes: Sequence[Change], job: Job, due: int) -> int:
-        """Change a job that lives on; return when it may run."""
+    def _apply(self, changes: Sequence[Change], job: Job, due: int, now: int) -> int:
+        """Change a job that lives on, maybe to be of another group; return when it may run."""
+        due = self._change(changes, job, due)
+        if any(change.how.limits for change in changes):
+            self._join(job, now)
+        return due
+
+    def _change(self, changes: Sequence[Change], job: Job, due: int) -> int:
         for change in changes:
             if change.how.data:
                 job.payload = change.given.payload
@@ -119,28 +144,24 @@ class Jobs(Hearing):
         if due > now:
             job.state, job.when = "delayed", due
         else:
-            job.state = "ready"
-        if not job.place or (behind and job.state == "ready"):
-            job.place = self._number()
-        self._wake_sleeper(due - now < 1000)
+            job.state = "parked" if job.owner else "ready"
+        # A part goes by its number in the request, until it waits for its time or goes behind.
+        waits_anew = job.state == "delayed" and job.request and not job.moved
+        if not job.place or waits_anew or (behind and job.state != "delayed"):
+            job.place, job.moved = self._number(), True
+        self._meet(job.owner)
+        # Of what is parked it depends on who has a turn.
+        self._wake_sleeper(due - now < 1000 and job.state != "parked")
 
     def _live_on(self, job: Job, due: int, now: int, *, behind: bool = False) -> None:
         """Let a job wait whose lease is over. Who ran what is changed now cannot complete it."""
         if job.successor:
-            due = self._apply(job.successor, job, due)
+            due = self._apply(job.successor, job, due, now)
             job.successor, job.token = [], None
         self._put(job, due, now, behind=behind)
 
     def _give_back(self, job: Job, due: int, now: int) -> None:
         self._live_on(job, due, now, behind=self.requeue == "back")
-
-    def _number(self) -> int:
-        self.numbers += 1
-        return self.numbers
-
-    def _wake_sleeper(self, came_up: object) -> None:
-        if came_up and not self.paused:
-            self.wake = 1
 
     # -------------------------------------------------------------------- ending
 
@@ -159,10 +180,19 @@ class Jobs(Hearing):
         return True
 
     def _ends_as_cancelled(self, job: Job, now: int) -> bool:
-        """Somebody cancelled it while it was leased: any settle or lapse ends it as that."""
-        if job.cancelled:
-            self._end_as_cancelled(job, now)
-        return job.cancelled
+        """Any settle or lapse ends it as cancelled if it was while it was leased."""
+        if not self.is_cancelled(job):
+            return False
+        self._end_as_cancelled(job, now)
+        return True
+
+    def is_cancelled(self, job: Job) -> bool:
+        """Tell whether somebody cancelled it, or its request is to end.
+
+        What has failed before and is with its failure handler is not a run of the request.
+        """
+        request = self.requests[job.request] if job.request else None
+        return job.cancelled or bool(request and request.stopping and job.failed_at is None)
 
     def _end_as_cancelled(self, job: Job, now: int) -> None:
         self._end(job, "cancelled", None, now)
@@ -170,10 +200,14 @@ class Jobs(Hearing):
 
     def _end(self, job: Job, outcome: str, result: bytes | None, now: int) -> None:
         """Let a job be gone. Its successor takes the id, or its ending is remembered."""
+        self._vacate(job, now)
+        self._meet(job.owner)
         del self.jobs[job.id]
         result_for = ms(job.options, "result_for")
         remember_for = ms(job.options, "remember_for") if outcome == "completed" else 0
-        if job.successor:
+        if job.request:
+            self._end_part(self.requests[job.request], job, outcome, result, now)
+        elif job.successor:
             self._create(job.id, job.successor, now)
         elif result_for or remember_for:
             self.endings[job.id] = Ending(
@@ -185,6 +219,17 @@ class Jobs(Hearing):
                 payload=job.payload if result_for and job.options.get("keep") else None,
                 error=job.error if outcome == "failed" else None,
             )
+
+    def _end_part(
+        self, request: Request, job: Job, outcome: str, result: bytes | None, now: int
+    ) -> None:
+        """Remember how it ended, and its result, for as long as its request is known."""
+        part = EndedPart({"completed": "done", "failed": "handled"}.get(outcome, outcome), now)
+        if part.outcome == "done":
+            part.result = job.result if result is None else result
+        if part.outcome == "handled":
+            part.error = job.error
+        request.ended[job.number] = part
 
     def _cancel(self, job: Job, running: bool, now: int) -> bool:
         """Tell whether the job ends now, or when its lease does, because of this."""
@@ -213,6 +258,7 @@ class Jobs(Hearing):
 
     def _lapse(self, job: Job, error: str, due: int, now: int) -> bool:
         """Count a run that did not answer; tell whether the job waits again."""
+        self._vacate(job, now)
         if self._ends_as_cancelled(job, now):
             return False
         if job.failed_at is not None:
@@ -233,14 +279,24 @@ class Jobs(Hearing):
 
         Where a successor takes its id it is filed under another, made of that and a number.
         """
+        request = self.requests[job.request] if job.request else None
+        if request and job.failed_at is None:
+            self._fail_fast(request, job)
+        self._vacate(job, now)
         job.failed_at = now if job.failed_at is None else job.failed_at
-        job.state, job.when, job.place, job.token = "failed", when, 0, None
+        job.state, job.when, job.token = "failed", when, None
         self.tally["failed"] += 1
         if job.successor:
             id, successor = job.id, job.successor
             job.id, job.successor = self._name_to_file_under(id), []
             self.jobs[job.id] = self.jobs.pop(id)
             self._create(id, successor, now)
+
+    def _fail_fast(self, request: Request, job: Job) -> None:
+        over = request.stopping or request.outcome
+        if request.opening.fail_fast and not over:
+            request.stopping, request.sealed = "failed", True
+            request.reason = f"{job.id} failed: {job.error or ''}"
 
     def _name_to_file_under(self, id: str) -> str:
         name = filed_id(id, self._number())
@@ -253,6 +309,12 @@ class Jobs(Hearing):
         self._fail(job, SPENT + (job.failed_at or 0) if spent else when, now)
 
     def _revive(self, job: Job, now: int) -> bool:
+        request = self.requests[job.request] if job.request else None
+        if request and request.stopping:
+            return False
+        if request and request.outcome:
+            request.outcome, request.reason, request.ended_at = None, None, None
+            request.term = NEVER
         self._forget_failures(job)
         self._put(job, 0, now, behind=True)
         self.tally["revived"] += 1
@@ -260,7 +322,7 @@ class Jobs(Hearing):
 
     def _forget_failures(self, job: Job) -> None:
         job.failures, job.lapses, job.error = 0, 0, None
-        job.failed_at, job.handlings = None, 0
+        job.failed_at, job.handlings, job.place = None, 0, 0
 
     def _failed_before(self, moment: int) -> list[Job]:
         """Return what failed before this moment and does not wait for its failure handler."""
@@ -290,19 +352,9 @@ class Jobs(Hearing):
         due = self.times("failed" if failed else "delayed").values()
         patient_until = self.patient_until(now)
         lapses = (max(lapse, patient_until) for lapse in self.times("leased").values())
-        return min([now + 1000, *due, *lapses]) - now
+        return max(0, min([now + 1000, *due, *lapses]) - now)
 
     # ---------------------------------------------------------- looking for jobs
-
-    def ready(self) -> list[Job]:
-        """Return the jobs that can be leased, best first."""
-        waiting = [job for job in self.jobs.values() if job.state == "ready"]
-        return sorted(waiting, key=lambda job: (-job.priority, job.place))
-
-    def in_order(self, state: str) -> list[Job]:
-        """Return the jobs of a state: in the order of its times, then in that of ids."""
-        jobs = [job for job in self.jobs.values() if job.state == state]
-        return sorted(jobs, key=lambda job: (job.when, job.id.encode()))
 
     def due(self, state: str, now: int) -> list[Job]:
         """Return the jobs of a state whose time has come."""

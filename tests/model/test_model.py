@@ -14,7 +14,8 @@ from functools import partial
 from typing import cast
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.engine import script
@@ -23,7 +24,7 @@ from model.histories import Histories
 from model.jobs import MAX_HANDLING, MAX_HANDLINGS
 from support import TestServer
 
-STEPS = int(os.environ.get("HOLDFAST_MODEL_STEPS", "20000"))
+STEPS = int(os.environ.get("HOLDFAST_MODEL_STEPS", "16000"))
 RULES_PER_HISTORY = 45
 STEPS_PER_HISTORY = 60
 """More or less: some rules first bring about what they need."""
@@ -63,3 +64,21 @@ def _enough_for(steps: int) -> settings:
         print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
+
+
+@settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_big_request_is_emptied_and_forgotten_call_by_call(
+    test_server: TestServer, data: st.DataObject
+) -> None:
+    with closing(Wire(test_server.socket)) as wire:
+        history = Histories(wire, "rank", [0])
+        try:
+            history.stop_a_big_request(
+                parked=data.draw(st.sampled_from([1_001, 700, 0, 1_000, 999])),
+                delayed=data.draw(st.sampled_from([0, 1, 400, 1_001])),
+                way=data.draw(st.sampled_from(["cancel", "open for too long", "fail"])),
+                lease=data.draw(st.booleans()),
+            )
+        finally:
+            history.teardown()

@@ -21,6 +21,9 @@ Settle: TypeAlias = tuple[str, str, bytes | None]
 Failure: TypeAlias = tuple[str, str, int, str]
 """An id, the token presented for it, how long to wait, and the error."""
 
+Limit: TypeAlias = int | str | None
+"""How many parts may run at a time, None for any number; or "as it is"."""
+
 
 class Refusal(Exception):
     """The engine says no, and nothing has changed."""
@@ -76,6 +79,8 @@ class Job:
     options: Mapping[str, Any]
     state: str = "ready"
     place: int = 0
+    moved: bool = False
+    """Of a part: it has another place than the one that it was added at."""
     """Where it stands among its equals: those of its priority when it is ready, those due at the
     same time when it is delayed. A leased job keeps it, a failed one has none."""
     when: int = 0
@@ -96,6 +101,17 @@ class Job:
     """The updates that wait for the lease to end, in order."""
     result: bytes | None = None
     """Stored before it ended."""
+    request: str | None = None
+    """The one that it is a part of,"""
+    number: int = 0
+    """and which part."""
+    group: str | None = None
+    """The one that it is of, unless a request had taken that name."""
+
+    @property
+    def owner(self) -> str | None:
+        """The request or group whose limit it keeps."""
+        return self.request or self.group
 
 
 @dataclass
@@ -112,6 +128,70 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Opening:
+    """A request as somebody opens it."""
+
+    priority: int = 50
+    limit: int | None = None
+    fail_fast: bool = False
+    keep_for: int = 0
+    open_for: int | None = None
+    follow_up: Given | None = None
+
+
+@dataclass
+class EndedPart:
+    """What remains of a part that has ended, as long as its request is known."""
+
+    outcome: str
+    """done, handled (by a failure handler) or cancelled"""
+    ended_at: int
+    result: bytes | None = None
+    error: str | None = None
+    kept: bool = True
+    """Not any more when its request is just being forgotten."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it is kept how it ended: not where it ended well."""
+        return self.outcome != "done"
+
+
+@dataclass
+class Request:
+    """A request; or a group, which is a request that never ends."""
+
+    name: str
+    opened_at: int
+    opening: Opening
+    priority: int = 50
+    limit: int | None = None
+    is_group: bool = False
+    total: int = 0
+    """Parts so far."""
+    ended: dict[int, EndedPart] = field(default_factory=dict)
+    """Those of them that have."""
+    turn: int | None = None
+    """Its place among its equals, as long as it has a free place and a part that waits."""
+    term: int = NEVER
+    """When it is open for too long, to be emptied, or to be forgotten."""
+    sealed: bool = False
+    stopping: str | None = None
+    """How it is to end, when it does not take its course."""
+    outcome: str | None = None
+    reason: str | None = None
+    endings: int = 0
+    walked: int = 0
+    """How many of its parts were gone through, when there are too many for one call."""
+    first_at: int | None = None
+    last_at: int | None = None
+    ended_at: int | None = None
+
+    def ended_as(self, outcome: str) -> int:
+        return sum(part.outcome == outcome for part in self.ended.values())
+
+
+@dataclass(frozen=True)
 class Granted:
     """The part of a lease's answer that is remembered: no payloads."""
 
@@ -119,6 +199,14 @@ class Granted:
     ids: tuple[str, ...]
     completed: list[bool]
     ask_again: int
+
+
+def part_of(id: str) -> tuple[str, int] | None:
+    """Return the request that a part with this id would be of, and its number."""
+    request, slash, number = id.rpartition("/")
+    if slash and number.isascii() and number.isdigit() and str(int(number)) == number:
+        return request, int(number)
+    return None
 
 
 def filed_id(id: str, number: int) -> str:

@@ -64,6 +64,23 @@ def without(wrong: list[Any], *fine: object) -> list[Any]:
 NOT_JOBS: list[Any] = [5, None, "text", b"bytes", bytearray(b"bytes"), {"a": 1}, NewJob(b"")]
 NOT_DONE = [[lease] for lease in NOT_A_LEASE] + [5, None, LEASE, [(LEASE,)], [(LEASE, 1, 2)], [()]]
 
+NOT_A_REQUEST = [*NOT_A_NAME, "x" * 481, "ü" * 241, "/end", "r/end", "a/end/end"]
+
+
+def requests(name: str, wrong: list[Any]) -> tuple[str, Case]:
+    """What a request is asked for, before anything is sent."""
+    return f"request({name}=)", (lambda q, v: q.request("r", **{name: v}).open(), wrong, name)
+
+
+def parts(name: str, wrong: list[Any]) -> Iterator[tuple[str, Case]]:
+    """Wherever parts are given an option."""
+    yield f"request.add({name}=)", (lambda q, v: q.request("r").add(b"", **{name: v}), wrong, name)
+    yield (
+        f"request.add_many({name}=)",
+        (lambda q, v: q.request("r").add_many([b""], **{name: v}), wrong, name),
+    )
+
+
 CASES: dict[str, Case] = {
     # Times.
     **dict(options("timeout", [*without(NOT_SECONDS, None), 0, math.inf])),
@@ -197,7 +214,7 @@ CASES: dict[str, Case] = {
         ["no", 1, None],
         "running",
     ),
-    "peek(state=)": (lambda q, v: q.peek(state=v), ["", "parked", None, 5], "state"),
+    "peek(state=)": (lambda q, v: q.peek(state=v), ["", "gone", None, 5], "state"),
     "retry(error=)": (lambda q, v: q.retry(LEASE, error=v), ["", 5, None, b"why"], "error"),
     "fail(error=)": (lambda q, v: q.fail(LEASE, error=v), ["", 5, None, b"why"], "error"),
     **dict(options("keep", [1, 0, "yes", None, "False"])),
@@ -241,6 +258,135 @@ CASES: dict[str, Case] = {
         lambda q, v: q.release_many([LEASE], lapsed=v),
         ["", 5],
         "lapsed",
+    ),
+    # Requests.
+    "request(id)": (lambda q, v: q.request(v), NOT_A_REQUEST, "request"),
+    **dict(
+        [
+            requests("priority", [*NOT_WHOLE, None, 100]),
+            requests("limit", [*NOT_WHOLE, 2**31 + 1]),
+            requests("on_failure", ["", "stop", None, True, b"continue", ["fail_fast"]]),
+            requests("keep_for", NOT_SECONDS),
+            requests("open_for", [*without(NOT_SECONDS, None), 0, math.inf]),
+            requests("append", ["no", 1, 0, None]),
+        ]
+    ),
+    "request(follow_up=NewJob(id=))": (
+        lambda q, v: q.request("r", follow_up=NewJob(b"", id=v)),
+        ["a", "r/end/1"],
+        "follow-up.*id",
+    ),
+    "request(follow_up=NewJob(priority=))": (
+        lambda q, v: q.request("r", follow_up=NewJob(b"", priority=v)),
+        [*NOT_WHOLE, 100],
+        "priority",
+    ),
+    "request(follow_up=NewJob(delay=))": (
+        lambda q, v: q.request("r", follow_up=NewJob(b"", delay=v)),
+        [*without(NOT_SECONDS, None), math.inf],
+        "delay",
+    ),
+    "request(follow_up=too much)": (
+        lambda q, v: q.request("r", follow_up=v),
+        [b"x" * 8389, "ü" * 4195, NewJob(b"x" * 8389)],
+        "follow-up",
+    ),
+    "request.add(number=)": (
+        lambda q, v: q.request("r").add(b"", number=v),
+        [*NOT_WHOLE, 2**40 + 1],
+        "number",
+    ),
+    "request.add(delay=)": (
+        lambda q, v: q.request("r").add(b"", delay=v),
+        [*without(NOT_SECONDS, None), math.inf],
+        "delay",
+    ),
+    "request.add(at=)": (
+        lambda q, v: q.request("r").add(b"", at=v),
+        [*without(NOT_SECONDS, None), math.inf, datetime(2030, 1, 1)],  # noqa: DTZ001
+        "at",
+    ),
+    "request.add(delay=, at=)": (
+        lambda q, v: q.request("r").add(b"", delay=v, at=v),
+        [5, 0],
+        "delay or at",
+    ),
+    **dict(parts("priority", [*NOT_WHOLE, None, 100])),
+    **dict(parts("handler", NOT_A_NAME)),
+    **dict(parts("timeout", [*without(NOT_SECONDS, None), 0, math.inf])),
+    **dict(parts("max_failures", [*NOT_WHOLE, 2**31 + 1])),
+    **dict(parts("max_lapses", [*NOT_WHOLE, 2**31 + 1])),
+    **dict(parts("min_backoff", [*NOT_SECONDS, math.inf])),
+    **dict(parts("max_backoff", [*NOT_SECONDS, math.inf])),
+    # What a request says for all of its parts, or what makes no sense for one of them.
+    **dict(parts("result_for", [0, 5, None])),
+    **dict(parts("remember_for", [0, 5])),
+    **dict(parts("keep", [True, False])),
+    **dict(parts("group", ["g", None])),
+    **dict(parts("group_limit", [1, None])),
+    **dict(parts("id", ["a", None])),
+    **dict(parts("colour", ["red"])),
+    "request.add_many(delay=)": (
+        lambda q, v: q.request("r").add_many([b""], delay=v),
+        [5],
+        "delay",
+    ),
+    "request.add_many(pieces)": (
+        lambda q, v: q.request("r").add_many(v),
+        [5, None, "text", b"bytes", bytearray(b"bytes"), {"a": 1}],
+        "parts",
+    ),
+    "request.wait(timeout)": (
+        lambda q, v: q.request("r").wait(v),
+        without(NOT_SECONDS, None),
+        "timeout",
+    ),
+    "request.results(first=)": (
+        lambda q, v: list(q.request("r").results(first=v)),
+        [*NOT_WHOLE, None],
+        "first",
+    ),
+    "request.set_limit(limit)": (
+        lambda q, v: q.request("r").set_limit(v),
+        [*NOT_WHOLE, 2**31 + 1],
+        "limit",
+    ),
+    "request.set_priority(priority)": (
+        lambda q, v: q.request("r").set_priority(v),
+        [*NOT_WHOLE, None, 100],
+        "priority",
+    ),
+    # Groups.
+    **dict(options("group", [*NOT_A_NAME, "/end", "g/end"])),
+    "add(group_limit=)": (
+        lambda q, v: q.add(b"", group="g", group_limit=v),
+        [*NOT_WHOLE, 2**31 + 1],
+        "group_limit",
+    ),
+    "add_many(group_limit=)": (
+        lambda q, v: q.add_many([b""], group="g", group_limit=v),
+        [*NOT_WHOLE, 2**31 + 1],
+        "group_limit",
+    ),
+    "NewJob(group_limit=)": (
+        lambda q, v: q.add_many([NewJob(b"", group="g", group_limit=v)]),
+        [*NOT_WHOLE, 2**31 + 1],
+        "group_limit",
+    ),
+    "group_limit= without a group": (
+        lambda q, v: q.add(b"", group_limit=v),
+        [1, 0, None],
+        "group_limit needs a group",
+    ),
+    "set_group_limit(group)": (
+        lambda q, v: q.set_group_limit(v, 1),
+        [*NOT_A_NAME, None, "g/end"],
+        "group",
+    ),
+    "set_group_limit(limit)": (
+        lambda q, v: q.set_group_limit("g", v),
+        [*NOT_WHOLE, 2**31 + 1],
+        "limit",
     ),
     # Leases.
     "complete(lease)": (lambda q, v: q.complete(v), NOT_A_LEASE, "Lease"),
@@ -332,6 +478,9 @@ ADDING: dict[str, Callable[[Queue, object], object]] = {
     "add_many": lambda queue, data: queue.add_many([b"", data]),
     "NewJob": lambda queue, data: queue.add_many([NewJob(data)]),
     "follow-up": lambda queue, data: queue.complete(LEASE, add=[data]),
+    "follow-up of a request": lambda queue, data: queue.request("r", follow_up=data),
+    "part": lambda queue, data: queue.request("r").add(data),
+    "parts": lambda queue, data: queue.request("r").add_many([data]),
 }
 COMPLETING: dict[str, Callable[[Queue, object], object]] = {
     "complete": lambda queue, result: queue.complete(LEASE, result),

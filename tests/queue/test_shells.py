@@ -15,6 +15,7 @@ import pytest
 from engine_support import ids
 from holdfast import (
     AsyncQueue,
+    AsyncRequest,
     AsyncServer,
     Counts,
     HoldfastError,
@@ -23,14 +24,15 @@ from holdfast import (
     Leases,
     NewJob,
     Queue,
+    Request,
     Server,
     Update,
     WorkerInfo,
 )
 from support import TestServer
 
-PAIRS = [(Queue, AsyncQueue), (Server, AsyncServer)]
-Step = tuple[str, tuple[Any, ...], dict[str, Any]]
+PAIRS = [(Queue, AsyncQueue), (Request, AsyncRequest), (Server, AsyncServer)]
+Step = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
 Scenario = Generator[Step, Any, None]
 
 
@@ -48,6 +50,7 @@ def methods(shell: type) -> dict[str, Any]:
 def as_sync(text: object) -> str:
     """Say in the words of the one shell what the other says."""
     said = re.sub(r"\ban `Async", "a `", str(text))
+    said = re.sub(r"\basync (?=with\b)|\bawait (?=\w)", "", said)
     return re.sub(r"\bAsync(?=[A-Z])", "", said)
 
 
@@ -61,7 +64,9 @@ def test_both_shells_have_the_same_public_attributes(test_server: TestServer) ->
     def public(thing: object) -> set[str]:
         return {name for name in vars(thing) if not name.startswith("_")}
 
-    assert public(Queue("q", test_server.url)) == public(AsyncQueue("q", test_server.url))
+    queue, other = Queue("q", test_server.url), AsyncQueue("q", test_server.url)
+    assert public(queue) == public(other)
+    assert public(queue.request("r")) == public(other.request("r")) == {"id", "queue"}
     assert public(Server(test_server.url)) == public(AsyncServer(test_server.url))
 
 
@@ -79,15 +84,21 @@ def test_both_shells_take_and_give_the_same(sync: type, other: type) -> None:
 @pytest.mark.parametrize(("sync", "other"), PAIRS)
 def test_what_is_awaited_is_what_does_io(sync: type, other: type) -> None:
     for name, method in methods(other).items():
-        opens = hasattr(method, "__wrapped__")  # An async context manager.
-        assert opens or name == "__init__" or inspect.iscoroutinefunction(method), name
+        # An async context manager, or what is gone through with `async for`.
+        opens = hasattr(method, "__wrapped__") or inspect.isasyncgenfunction(method)
+        does_io = name not in ("__init__", "request")  # A request is named, not opened.
+        assert opens or inspect.iscoroutinefunction(method) == does_io, name
         assert not inspect.iscoroutinefunction(methods(sync)[name])
+        assert inspect.isasyncgenfunction(method) == inspect.isgeneratorfunction(
+            methods(sync)[name]
+        )
 
 
-def test_both_queues_are_documented_alike() -> None:
-    assert as_sync(inspect.getdoc(AsyncQueue)) == inspect.getdoc(Queue)
-    for name, method in methods(Queue).items():
-        assert as_sync(inspect.getdoc(methods(AsyncQueue)[name])) == str(inspect.getdoc(method))
+@pytest.mark.parametrize(("sync", "other"), [(Queue, AsyncQueue), (Request, AsyncRequest)])
+def test_both_queues_are_documented_alike(sync: type, other: type) -> None:
+    assert as_sync(inspect.getdoc(other)) == inspect.getdoc(sync)
+    for name, method in methods(sync).items():
+        assert as_sync(inspect.getdoc(methods(other)[name])) == str(inspect.getdoc(method))
 
 
 def test_both_servers_say_the_same_first() -> None:
@@ -113,8 +124,11 @@ def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
     """Use every method, and tell what came of it; yields what to call and is sent the answer."""
 
     def step(method: str, *args: Any, **options: Any) -> Generator[Step, Any, Any]:
+        return (yield from step_of(None, method, *args, **options))
+
+    def step_of(thing: Any, method: str, *args: Any, **options: Any) -> Generator[Step, Any, Any]:
         try:
-            answer = yield method, args, options
+            answer = yield thing, method, args, options
         except HoldfastError as error:
             told.append((method, type(error), str(error)))
             return None
@@ -169,6 +183,7 @@ def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
     yield from step("set_result", "m11", b"some")
     yield from step("result", "a", wait=0.01)
     yield from step("result", "m11", wait=0.01)
+    yield from requests_in(step, step_of, clock)
     yield from step("register", alive_for=5)
     workers = yield from step("workers")
     yield from step("fail_worker", workers[0])
@@ -185,6 +200,54 @@ def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
     yield from step("close")
 
 
+def requests_in(step: Any, step_of: Any, clock: Callable[[float], None]) -> Scenario:
+    """The part of the scenario that uses every method of a request, and groups."""
+    request = yield from step("request", "r", priority=99, limit=2, follow_up=NewJob(b"end"))
+    yield from step("request", "r/end")
+    yield from step_of(request, "status")
+    yield from step_of(request, "add", b"too soon")
+    yield from step_of(request, "open")
+    yield from step_of(request, "add", {"n": 0})
+    yield from step_of(request, "add", b"again", number=0)
+    yield from step_of(request, "add", b"a gap", number=7)
+    yield from step_of(request, "add_many", [b"%d" % n for n in range(1200)], max_failures=0)
+    yield from step_of(request, "add", b"later", delay=1)
+    yield from step_of(request, "add", b"", result_for=5)
+    leases = yield from step("lease_many", 9, 30)
+    yield from step("complete", leases[0], b"result")
+    yield from step("fail", leases[1], error="why")
+    yield from step_of(request, "set_limit", 1)
+    yield from step_of(request, "set_limit", -1)
+    yield from step_of(request, "set_priority", 98)
+    yield from step_of(request, "set_priority", 100)
+    yield from step("explain", "r/5")
+    yield from step_of(request, "seal")
+    yield from step_of(request, "add", b"too late")
+    yield from step_of(request, "wait", 0.01)
+    yield from step_of(request, "wait", -1)
+    yield from step_of(request, "cancel")
+    yield from step_of(request, "cancel")
+    yield from step_of(request, "wait", 5)
+    yield from step_of(request, "results")
+    yield from step_of(request, "results", first=1200)
+    yield from step_of(request, "set_limit", 5)
+    yield from step_of(request, "open")
+    nobody = yield from step("request", "nobody")
+    for method in ("status", "wait", "seal", "cancel", "results"):
+        yield from step_of(nobody, method)
+    yield from step_of(nobody, "set_limit", 1)
+    yield from step("requests")
+    yield from step("add", b"", id="g", group="a group", group_limit=1, priority=99)
+    yield from step("add", b"", id="r", group="r")
+    yield from step("groups")
+    yield from step("set_group_limit", "a group", 0)
+    yield from step("set_group_limit", "nobody", 0)
+    yield from step("set_group_limit", "a group", 0.5)
+    yield from step("groups")
+    yield from step("cancel", "g")
+    yield from step("groups")
+
+
 def without_tokens(answer: Any) -> Any:
     if isinstance(answer, Lease):
         return answer.id, answer.data, answer.facts
@@ -196,6 +259,8 @@ def without_tokens(answer: Any) -> Any:
         return msgspec.structs.replace(answer, token=None, at=answer.state)  # Waits are random.
     if isinstance(answer, WorkerInfo):
         return answer.alive, answer.about
+    if isinstance(answer, Request | AsyncRequest):
+        return answer.id
     return re.sub(r"[\d.]+ s\b|under \S+", "", answer) if isinstance(answer, str) else answer
 
 
@@ -204,15 +269,17 @@ def play(url: str, name: str) -> list[object]:
     now = [1_700_000_000_000]
     queue = Queue(name, url, clock=lambda: now[0])
     steps = scenario(lambda seconds: now.__setitem__(0, now[0] + round(seconds * 1000)), told)
-    method, args, options = next(steps)
+    thing, method, args, options = next(steps)
     with contextlib.suppress(StopIteration):
         while True:
             try:
-                answer = getattr(queue, method)(*args, **options)
+                answer = getattr(thing or queue, method)(*args, **options)
+                if inspect.isgenerator(answer):
+                    answer = list(answer)
             except HoldfastError as error:
-                method, args, options = steps.throw(error)
+                thing, method, args, options = steps.throw(error)
             else:
-                method, args, options = steps.send(answer)
+                thing, method, args, options = steps.send(answer)
     return told
 
 
@@ -221,15 +288,19 @@ async def aplay(url: str, name: str) -> list[object]:
     now = [1_700_000_000_000]
     queue = AsyncQueue(name, url, clock=lambda: now[0])
     steps = scenario(lambda seconds: now.__setitem__(0, now[0] + round(seconds * 1000)), told)
-    method, args, options = next(steps)
+    thing, method, args, options = next(steps)
     with contextlib.suppress(StopIteration):
         while True:
             try:
-                answer = await getattr(queue, method)(*args, **options)
+                answer = getattr(thing or queue, method)(*args, **options)
+                if inspect.isasyncgen(answer):
+                    answer = [part async for part in answer]
+                elif not isinstance(answer, AsyncRequest):
+                    answer = await answer
             except HoldfastError as error:
-                method, args, options = steps.throw(error)
+                thing, method, args, options = steps.throw(error)
             else:
-                method, args, options = steps.send(answer)
+                thing, method, args, options = steps.send(answer)
     return told
 
 
@@ -237,7 +308,39 @@ def test_both_shells_come_to_the_same(test_server: TestServer, queue_name: str) 
     sync = play(test_server.url, queue_name)
     assert sync == asyncio.run(aplay(test_server.url, queue_name))
     used = {str(step[0]) for step in sync if isinstance(step, tuple)}
-    assert used == methods(Queue).keys() - {"__init__", "events", "keep_tidy"}
+    both = methods(Queue).keys() | methods(Request).keys()
+    assert used == both - {"__init__", "events", "keep_tidy"}
+
+
+def test_the_block_of_a_request_comes_to_the_same_in_both_shells(
+    test_server: TestServer, queue_name: str
+) -> None:
+    def blocks() -> list[object]:
+        with Queue(queue_name, test_server.url) as queue:
+            with queue.request("sealed") as request:
+                request.add(b"x")
+            with contextlib.suppress(KeyError), queue.request("cancelled") as broken:
+                broken.add(b"x")
+                raise KeyError
+            found = [(status.id, status.state, status.total) for status in queue.requests()]
+            queue.delete()
+            return [repr(request), *found]
+
+    async def ablocks() -> list[object]:
+        async with AsyncQueue(queue_name, test_server.url) as queue:
+            async with queue.request("sealed") as request:
+                await request.add(b"x")
+            with contextlib.suppress(KeyError):
+                async with queue.request("cancelled") as broken:
+                    await broken.add(b"x")
+                    raise KeyError
+            found = [(status.id, status.state, status.total) for status in await queue.requests()]
+            await queue.delete()
+            return [repr(request).removeprefix("Async"), *found]
+
+    found = blocks()
+    assert found == asyncio.run(ablocks())
+    assert found[1:] == [("sealed", "sealed", 1), ("cancelled", "cancelled", 1)]
 
 
 # -------------------------------------------------------------------- cancelling

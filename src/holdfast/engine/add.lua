@@ -11,6 +11,9 @@ local again = begin()
 if again then return again end
 
 local groups = read_jobs(5)
+for _, group in ipairs(groups) do
+  if group.facts and group.facts.group then refuse('INVALID', 'options') end
+end
 local flags = choose(groups)
 local taken = string.find(flags, '[^1L]')
 if taken and ARGV[4] == 'raise' then refuse('EXISTS', tostring(taken - 1)) end

@@ -1,49 +1,98 @@
 -- audit: look at some ids and name every invariant that is broken; changes nothing
 --
 -- ARGV   time, set (1…), place in it ('' = its end), how many ids to look at
--- reply  problems, next set (0 = done), next place (0 = its end), stamp, totals, tallies
+-- reply  problems, next set (0 = done), next place (0 = its end), stamp, totals, tallies,
+--        records (request, record, …), fellows (request, set, how many, …)
 --
 -- A set is walked from its end to its front, as jobs leave from the front: what moves
 -- up meanwhile is seen twice, never missed. What no set holds cannot be walked without
 -- reading every payload, so it is found by counting: `totals` are the lengths of the
--- hashes, `tallies` how many of their fields belong to the ids of this chunk. The caller
--- adds the tallies up, and may compare while the stamp has not changed.
+-- hashes and of `turns`, `tallies` how many of those belong to the ids of this chunk. The
+-- caller adds the tallies up, and may compare while the stamp has not changed. In the same way
+-- the jobs of each request are counted, and compared with its record.
 
-local SETS = {'ready', 'delayed', 'leased', 'failed', 'ended'}
-local SET_KEYS = {key.ready, key.delayed, key.leased, key.failed, key.ended}
-local HASHES = {'jobs', 'holds', 'facts', 'next', 'results'}
-local HASH_KEYS = {key.jobs, key.holds, key.facts, key.next, key.results}
--- Whatever changes a queue changes one of these.
-local COUNTERS = {
-  'sequence', 'leased', 'completed', 'released', 'promoted', 'reclaimed', 'failed', 'pruned',
-  'retried', 'updated', 'cancelling', 'cancelled', 'revived', 'result',
+local SETS = {'ready', 'delayed', 'leased', 'parked', 'failed', 'ended', 'terms'}
+local SET_KEYS = {
+  key.ready, key.delayed, key.leased, key.parked, key.failed, key.ended, key.terms,
 }
+local HASHES = {'jobs', 'holds', 'facts', 'next', 'results', 'requests'}
+local HASH_KEYS = {key.jobs, key.holds, key.facts, key.next, key.results, key.requests}
 
 look()
-local problems, tallies = {}, {0, 0, 0, 0, 0}
+local problems, tallies, records, fellows = {}, {0, 0, 0, 0, 0, 0, 0}, {}, {}
 local index = whole(ARGV[2], 1, #SETS, 'set')
 local place = ARGV[3] ~= '' and whole(ARGV[3], 0, MAX_INSTANT, 'place')
 local budget = whole(ARGV[4], 1, MAX_JOBS, 'count')
-local counted = call('HMGET', key.meta, unpack(COUNTERS))
+local given = tonumber(call('HGET', key.meta, 'sequence') or 0)
+
+local function check_request(request)
+  local function broken(what) problems[#problems + 1] = {request, what} end
+
+  tallies[6] = tallies[6] + call('HEXISTS', key.requests, request)
+    + call('HEXISTS', key.requests, request .. '/end')
+  local record = request_of(request)
+  if not record then return broken('a request without a record') end
+  records[#records + 1] = request
+  records[#records + 1] = call('HGET', key.requests, request)
+  -- How its parts ended is kept as long as it is.
+  tallies[3] = tallies[3] + record.cancelled + record.handled - record.forgotten
+  tallies[5] = tallies[5] + record.results
+  if record.outcome > 0 and record.parked > 0 then
+    broken('ended, but parts of it wait')
+  end
+  local turn = tonumber(call('ZSCORE', key.turns, request) or 0)
+  tallies[7] = tallies[7] + (turn > 0 and 1 or 0)
+  if turn ~= record.turn then broken('its turn is not where its record says') end
+  if turn > 0 and not has_turn(record) then broken('a turn, but no free place or no part') end
+  if turn == 0 and has_turn(record) then broken('a free place and a part, but no turn') end
+  local over = record.done + record.failed + record.handled + record.cancelled
+  if record.group == 0 and over + record.running + record.parked > record.total then
+    broken('more parts than there are')
+  end
+  if record.sealed == 1 and record.outcome == 0 and over >= record.total then
+    broken('over, but not ended')
+  end
+end
 
 local function check(id, score, set)
   local function broken(what) problems[#problems + 1] = {id, what} end
 
+  local member, owner = id, nil
+  if set == 'terms' then return check_request(id) end
+  if set == 'parked' then id, score, owner = read_parked(member) end
   for other = 1, #SETS do
-    if SETS[other] ~= set and call('ZSCORE', SET_KEYS[other], id) then
+    local by_id = SETS[other] ~= 'parked' and SETS[other] ~= 'terms'
+    if SETS[other] ~= set and by_id and call('ZSCORE', SET_KEYS[other], id) then
       broken('in ' .. set .. ' and in ' .. SETS[other])
     end
   end
   local has = {}
   for i, hash in ipairs(HASHES) do
     has[hash] = call('HEXISTS', HASH_KEYS[i], id) == 1
-    if has[hash] then tallies[i] = tallies[i] + 1 end
   end
   local facts = {}
   if has.facts then
     local sound
     facts, sound = read_facts(call('HGET', key.facts, id))
     if not sound then broken('facts cannot be read') end
+  end
+  for i, hash in ipairs(HASHES) do
+    -- The results of parts are counted in the record of their request.
+    local of_request = hash == 'requests' or hash == 'results' and facts.request
+    if has[hash] and not of_request then tallies[i] = tallies[i] + 1 end
+  end
+  local fellow = facts.request or facts.group
+  if fellow then
+    local of_set = (fellows[set] or {})
+    fellows[set] = of_set
+    of_set[fellow] = (of_set[fellow] or 0) + 1
+    if set == 'ready' then broken('a part, but not parked') end
+    if set ~= 'parked' and call('ZSCORE', key.parked, parked_member(id, facts)) then
+      broken('in ' .. set .. ' and in parked')
+    end
+  end
+  if set == 'parked' and (owner ~= fellow or parked_member(id, facts) ~= member) then
+    broken('parked where its facts do not say')
   end
 
   score = tonumber(score)
@@ -55,7 +104,9 @@ local function check(id, score, set)
     if has.jobs ~= (facts.keep or false) then broken('payload of an ending') end
   else
     if not has.jobs then broken('no payload') end
-    if has.results and not facts.result_for_ms then broken('a result that nobody wants') end
+    if has.results and not (facts.result_for_ms or facts.request) then
+      broken('a result that nobody wants')
+    end
     if facts.outcome then broken('an outcome, but not ended') end
   end
   if facts.cancelled and set ~= 'leased' then broken('cancelled, but not leased') end
@@ -65,18 +116,22 @@ local function check(id, score, set)
   end
   if set == 'leased' and not has.holds then broken('leased without a hold') end
   if has.holds then
-    if set ~= 'leased' and set ~= 'ready' then broken('a hold, but not leased') end
+    if set ~= 'leased' and set ~= 'ready' and set ~= 'parked' then
+      broken('a hold, but not leased')
+    end
     if not string.find(call('HGET', key.holds, id), '^%S+ %d+ %d+') then
       broken('hold cannot be read')
     end
   end
   if has.next and set ~= 'leased' then broken('a successor, but not leased') end
-  if facts.priority and set ~= 'delayed' and not facts.failed_at then
+  if facts.priority and set ~= 'delayed' and not facts.failed_at and not fellow then
     broken('priority in the facts, but not delayed')
   end
-  if facts.number and set ~= 'delayed' then broken('number in the facts, but not delayed') end
-  local given = score % RANKS <= tonumber(counted[1] or 0) and score < 100 * RANKS
-  if set == 'ready' and not given then
+  if facts.number and set ~= 'delayed' and not fellow then
+    broken('number in the facts, but not delayed')
+  end
+  local was_given = score % RANKS <= given and score < 100 * RANKS
+  if (set == 'ready' or set == 'parked') and not was_given then
     broken('rank that was never given')
   end
 end
@@ -98,9 +153,16 @@ while index <= #SETS and budget > 0 do
 end
 
 if call('LLEN', key.wake) > 1 then problems[#problems + 1] = {'', 'more than one wake token'} end
-local totals, stamp = {}, {}
+local totals = {}
 for i, hash in ipairs(HASH_KEYS) do totals[i] = call('HLEN', hash) end
-for i = 1, #COUNTERS do stamp[i] = counted[i] or '' end
+totals[7] = call('ZCARD', key.turns)
+local counts_of = {}
+for set, of_set in pairs(fellows) do
+  for owner, n in pairs(of_set) do
+    for _, value in ipairs({owner, set, n}) do counts_of[#counts_of + 1] = value end
+  end
+end
 return {
-  problems, index <= #SETS and index or 0, place or 0, table.concat(stamp, ' '), totals, tallies,
+  problems, index <= #SETS and index or 0, place or 0, stamp(), totals, tallies,
+  records, counts_of,
 }

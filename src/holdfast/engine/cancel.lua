@@ -17,4 +17,5 @@ call('HLEN', key.results)
 
 local flags = {}
 for i = 1, n do flags[i] = cancel_job(ARGV[i + 4], ARGV[4] == '1') and '1' or '0' end
+settle_requests()
 return finish({table.concat(flags)})

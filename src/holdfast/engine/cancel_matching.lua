@@ -10,13 +10,13 @@
 local again = begin()
 if again then return again end
 
-local SETS = {key.leased, key.delayed, key.ready, key.failed, key.leased}
+local SETS = {key.leased, key.delayed, key.parked, key.ready, key.failed, key.leased}
 local running, payload = ARGV[4] == '1', ARGV[5]
 local index = whole(ARGV[6], 1, #SETS, 'set')
 local from = ARGV[7] ~= '' and whole(ARGV[7], 0, MAX_INSTANT, 'place')
 local budget = whole(ARGV[8], 1, MAX_JOBS, 'count')
 check_types()
-for _, set in ipairs({key.delayed, key.failed, key.ended}) do call('ZCARD', set) end
+for _, set in ipairs({key.delayed, key.parked, key.failed, key.ended}) do call('ZCARD', set) end
 call('HLEN', key.results)
 
 local function matches(id)
@@ -36,7 +36,8 @@ while index <= #SETS and budget > 0 do
   local stop = math.min(from or math.huge, call('ZCARD', SETS[index])) - 1
   local start = math.max(0, stop - budget + 1)
   local ids = stop >= 0 and call('ZRANGE', SETS[index], start, stop) or {}
-  for _, id in ipairs(ids) do
+  for _, member in ipairs(ids) do
+    local id = SETS[index] == key.parked and read_parked(member) or member
     if matches(id) and cancel_job(id, running, true) then cancelled = cancelled + 1 end
     if drop_successor(id) then cancelled = cancelled + 1 end
   end
@@ -47,4 +48,5 @@ while index <= #SETS and budget > 0 do
     from, at = start, start
   end
 end
+settle_requests()
 return finish({cancelled, index <= #SETS and index or 0, at or 0})

@@ -15,7 +15,7 @@ if #ids > 0 then
   local found = has_facts and call('HMGET', key.facts, unpack(ids))
   for i, id in ipairs(ids) do
     leased[2 * i - 1], leased[2 * i] = lapses_at, id
-    if has_facts and read_facts(found[i]).cancelled then flags[numbers[i]] = 'c' end
+    if has_facts and is_cancelled(read_facts(found[i])) then flags[numbers[i]] = 'c' end
   end
   call('ZADD', key.leased, unpack(leased))
 end

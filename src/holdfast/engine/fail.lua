@@ -22,7 +22,8 @@ for i, failure in ipairs(failures) do
     local facts = facts_of(id)
     call('ZREM', key.leased, id)
     call('HDEL', key.holds, id)
-    if facts.cancelled then
+    vacate(facts)
+    if is_cancelled(facts) then
       cancelled[#cancelled + 1] = id
       end_job(id, facts, 'cancelled')
     elseif facts.failed_at then
@@ -35,4 +36,5 @@ for i, failure in ipairs(failures) do
   end
 end
 tell('cancelled', cancelled)
+settle_requests()
 return finish({table.concat(flags)})

@@ -1,4 +1,5 @@
--- peek: jobs of one state, in its order: what comes next, what is due first, what lapses first
+-- peek: jobs of one state, in its order: what comes next, what is due first, what lapses first;
+-- parked ones by request
 --
 -- ARGV   time, state letter (see add), how many to pass over, how many to show
 -- reply  ids, scores, payloads, facts ('' for none), holds ('' for none); of payloads no more
@@ -6,7 +7,7 @@
 
 look()
 local set = ({
-  r = key.ready, l = key.leased, d = key.delayed, f = key.failed, e = key.ended,
+  r = key.ready, l = key.leased, d = key.delayed, p = key.parked, f = key.failed, e = key.ended,
 })[ARGV[2]]
 if not set then refuse('INVALID', 'state') end
 local first = whole(ARGV[3], 0, MAX_INSTANT, 'place')
@@ -15,7 +16,7 @@ local wanted = whole(ARGV[4], 1, MAX_JOBS, 'count')
 local ids, scores, payloads, facts, holds, bytes = {}, {}, {}, {}, {}, 0
 local found = call('ZRANGE', set, first, first + wanted - 1, 'WITHSCORES')
 for i = 1, #found / 2 do
-  local id = found[2 * i - 1]
+  local id = set == key.parked and read_parked(found[2 * i - 1]) or found[2 * i - 1]
   bytes = bytes + call('HSTRLEN', key.jobs, id)
   if i > 1 and bytes > MAX_BYTES then break end
   ids[i], scores[i] = id, found[2 * i]

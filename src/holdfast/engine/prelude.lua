@@ -54,6 +54,13 @@ local function check_types()
     call('ZCARD', key.failed)
     call('ZCARD', key.ended)
     call('HLEN', key.results)
+    this.has_requests = call('HLEN', key.requests) > 0
+    -- A successor may be of a group that is not there yet.
+    if this.has_requests or this.has_next then
+      call('ZCARD', key.parked)
+      call('ZCARD', key.turns)
+      call('ZCARD', key.terms)
+    end
   end
 end
 
@@ -75,7 +82,8 @@ local function look()
   this = {
     now = now, at = '', seen = tonumber(found[2]), grace = tonumber(found[3]) or 0,
     before = tonumber(found[4]), paused = found[5], largest = tonumber(found[6]) or 0,
-    new_caller = false, has_facts = false, has_next = false, asleep = false, grantable = false,
+    new_caller = false, has_facts = false, has_next = false, has_requests = false,
+    asleep = false, grantable = false,
     meta = layout and {} or {'layout', OUR_LAYOUT}, told = {},
   }
 end
@@ -119,7 +127,7 @@ local function begin()
     for _, command in ipairs({
       {'ZADD', key.ready, 0, ''}, {'ZREM', key.ready, ''}, {'ZRANGE', key.ready, 0, 0},
       {'ZCARD', key.ready}, {'ZSCORE', key.ready, ''}, {'ZPOPMIN', key.ready},
-      {'ZCOUNT', key.ready, 0, 0},
+      {'ZCOUNT', key.ready, 0, 0}, {'ZLEXCOUNT', key.parked, '-', '+'},
       {'HSET', key.jobs, '', ''}, {'HDEL', key.jobs, ''}, {'HMGET', key.jobs, ''},
       {'HGET', key.jobs, ''}, {'HEXISTS', key.jobs, ''}, {'HLEN', key.jobs},
       {'HSTRLEN', key.jobs, ''}, {'HINCRBY', key.meta, '', 1}, {'HRANDFIELD', key.calls, 1},
@@ -173,6 +181,15 @@ local function finish(answer, reply)
   return reply or answer
 end
 
+-- Whatever changes a queue changes this.
+local function stamp()
+  local counted = call('HMGET', key.meta, 'sequence', 'leased', 'completed', 'released', 'promoted',
+    'reclaimed', 'failed', 'pruned', 'retried', 'updated', 'cancelling', 'cancelled', 'revived',
+    'result', 'opened', 'sealed', 'changed', 'ended', 'forgotten')
+  for i = 1, #counted do counted[i] = counted[i] or '' end
+  return table.concat(counted, ' ')
+end
+
 -- ------------------------------------------------------------------- values
 
 local function rank_of(priority, sequence)
@@ -185,7 +202,7 @@ local function take_numbers(n)
 end
 
 -- What is kept about a job beside its payload: msgpack, full words, only what differs from
--- the defaults; -1 means no limit. The first nine the client may set. A fact of the wrong
+-- the defaults; -1 means no limit. The first eleven the client may set. A fact of the wrong
 -- kind is passed over, as it must not stop the queue; one that we do not know is kept, as
 -- a newer release may have written it. Returns the facts, and whether all are sound.
 local function read_facts(packed)
@@ -195,7 +212,8 @@ local function read_facts(packed)
   this.kinds = this.kinds or {
     handler = 'string', timeout_ms = 'number', max_failures = 'number', max_lapses = 'number',
     min_backoff_ms = 'number', max_backoff_ms = 'number', result_for_ms = 'number',
-    remember_for_ms = 'number', keep = 'boolean',
+    remember_for_ms = 'number', keep = 'boolean', group = 'string', group_limit = 'number',
+    request = 'string', place = 'number',
     priority = 'number', number = 'number', failures = 'number', lapses = 'number',
     error = 'string', cancelled = 'boolean', failed_at = 'number', handlings = 'number',
     outcome = 'string', ended_at = 'number', taken_until = 'number',

@@ -36,4 +36,5 @@ if stop >= 0 then
   end
 end
 if holder ~= '' and start == 0 then call('HDEL', key.workers, holder) end
+settle_requests()
 return finish({#ids, start})

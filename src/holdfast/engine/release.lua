@@ -1,4 +1,4 @@
--- release: leased -> ready at its rank | delayed; when it counts as a lapse, maybe -> failed
+-- release: leased -> ready or parked at its rank | delayed; when it counts as a lapse, maybe -> failed
 --
 -- ARGV   time, caller, number, after ('' or ms), to_the_back, lapsed ('' or the reason),
 --        settles
@@ -27,7 +27,8 @@ local function release_each()
   local found = call('HMGET', key.facts, unpack(ids))
   for i, id in ipairs(ids) do
     local facts = read_facts(found[i])
-    if facts.cancelled then
+    vacate(facts)
+    if is_cancelled(facts) then
       cancelled[#cancelled + 1] = id
       end_job(id, facts, 'cancelled')
     elseif facts.failed_at then
@@ -55,4 +56,5 @@ if #ids > 0 then
     end
   end
 end
+settle_requests()
 return finish({table.concat(flags)})

@@ -3,9 +3,9 @@
 -- ARGV   time, caller, number, stage (1…), place ('' = its begin), how many ids to look at
 -- reply  what was done (id, what, id, what, …), next stage (0 = done), next place
 --
--- First the sets are walked, each from its end, then the hashes. Nothing that has a payload
--- is dropped: a job that no set has is ready again. It may run at any time, beside workers
--- and other repairs.
+-- First the sets are walked, requests before jobs and each from its end, then the hashes.
+-- Nothing that has a payload is dropped: a job that no set has is ready or parked again. It may
+-- run at any time, beside workers and other repairs.
 
 -- Whoever broke the sequence, it goes on above every number that was ever given.
 local broken = redis.pcall('HGET', key.meta, 'sequence')
@@ -17,30 +17,46 @@ local again = begin()
 if again then return again end
 if not redis.acl_check_cmd('HSCAN', key.jobs, '0') then refuse('NOPERM', 'HSCAN') end
 
-local SETS = {'ready', 'delayed', 'leased', 'failed', 'ended'}
-local SET_KEYS = {key.ready, key.delayed, key.leased, key.failed, key.ended}
+local SETS = {'terms', 'turns', 'ready', 'delayed', 'leased', 'parked', 'failed', 'ended'}
+local SET_KEYS = {
+  key.terms, key.turns, key.ready, key.delayed, key.leased, key.parked, key.failed, key.ended,
+}
 -- Of two sets the one that stands first here keeps the id.
-local KEEPS = {leased = 1, ready = 2, delayed = 3, failed = 4, ended = 5}
-local HASH_KEYS = {key.jobs, key.holds, key.facts, key.next, key.results}
+local KEEPS = {leased = 1, parked = 2, ready = 3, delayed = 4, failed = 5, ended = 6}
+local HASH_KEYS = {key.jobs, key.holds, key.facts, key.next, key.results, key.requests}
 
 local stage = whole(ARGV[4], 1, #SETS + #HASH_KEYS, 'stage')
 local from = ARGV[5]
 local budget = whole(ARGV[6], 1, MAX_JOBS, 'count')
 if from ~= '' then whole(from, 0, MAX_INSTANT, 'place') end
 check_types()
-for _, set in ipairs({key.delayed, key.failed, key.ended}) do call('ZCARD', set) end
-call('HLEN', key.results)
+check_requests()
 local given = tonumber(call('HGET', key.meta, 'sequence') or 0)
 
 local done = {}
 local function did(id, what) done[#done + 1], done[#done + 2] = id, what end
 
 local function drop(id)
-  for _, hash in ipairs(HASH_KEYS) do call('HDEL', hash, id) end
+  for _, hash in ipairs(HASH_KEYS) do
+    if hash ~= key.requests then call('HDEL', hash, id) end
+  end
 end
 
--- nothing -> ready, at the rank that its hold tells; or failed, or ended, where that is known.
--- Returns the word for it.
+-- The record of an owner. A group that counts no job is not taken away before it is counted anew.
+local function record_of(owner)
+  local record = request_of(owner)
+  if record and record.group == 1 then record.total = math.max(record.total, 1) end
+  return record
+end
+
+-- Is it kept how this part ended, or what came of it?
+local function is_ended_part(id, facts)
+  local request = facts.request or string.match(id, '^(.*)/%d+$')
+  return request and request_of(request)
+end
+
+-- nothing -> ready | parked, at the rank that its hold tells; or failed, or ended, where that is
+-- known. Returns the word for it.
 local function file(id)
   local facts, hold = facts_of(id), call('HGET', key.holds, id)
   facts.outcome, facts.ended_at, facts.taken_until = nil, nil, nil
@@ -63,12 +79,19 @@ local function file(id)
     call('HDEL', key.holds, id)
     put_waiting(id, facts, facts.priority or 50, nil, 0)
   end
-  return 'ready'
+  return (facts.request or facts.group) and 'parked' or 'ready'
 end
 
-local function is_elsewhere(id, set)
+-- The place of a job in `parked`; '' for one that has no owner.
+local function parked_name(id, facts)
+  return (facts.request or facts.group) and parked_member(id, facts) or ''
+end
+
+local function is_elsewhere(id, set, facts)
   for i, other in ipairs(SETS) do
-    if KEEPS[other] < KEEPS[set] and call('ZSCORE', SET_KEYS[i], id) then return true end
+    local member = id
+    if other == 'parked' then member = parked_name(id, facts) end
+    if (KEEPS[other] or 9) < KEEPS[set] and call('ZSCORE', SET_KEYS[i], member) then return true end
   end
   return false
 end
@@ -86,8 +109,13 @@ local function mend_facts(id, set)
   if set == 'failed' and not facts.failed_at then
     facts.failed_at, sound = this.now, false
   end
-  if set ~= 'delayed' then clear('number') end
-  if set ~= 'delayed' and not facts.failed_at then clear('priority') end
+  if facts.request or facts.group then
+    if not record_of(facts.request or facts.group) then clear('request', 'group') end
+  end
+  if not (facts.request or facts.group) and set ~= 'delayed' then
+    clear('number')
+    if not facts.failed_at then clear('priority') end
+  end
   if not sound then
     set_facts(id, facts)
     did(id, 'facts mended')
@@ -95,16 +123,70 @@ local function mend_facts(id, set)
   return facts
 end
 
-local function mend(id, score, set, set_key)
-  if is_elsewhere(id, set) then
-    call('ZREM', set_key, id)
+-- A request without a record is forgotten; what is left of it are jobs like any other.
+local function mend_request(request)
+  local record = record_of(request)
+  if not record then return did(request, 'request forgotten, as it has no record') end
+  local parked, is_over = count_parked(request), settled(record) >= record.total
+  if parked ~= record.parked then
+    record.parked = parked
+    did(request, 'parked parts counted anew')
+  end
+  if parked > 0 and record.outcome > 0 then
+    record.outcome, record.ended_at, record.reason = 0, 0, ''
+    call('ZADD', key.terms, MAX_INSTANT, request)
+    did(request, 'goes on, as parts of it wait')
+  end
+  if parked > 0 and record.sealed == 1 and is_over then
+    -- It must not end before it is counted anew.
+    record.done = record.total - (settled(record) - record.done) - 1
+  elseif record.sealed == 1 and is_over and record.outcome == 0 then
+    return did(request, 'ended, as it is over')
+  end
+  local turn, said, turns = tonumber(call('ZSCORE', key.turns, request) or 0), record.turn, {}
+  record.turn = turn
+  set_turn(request, record, said > 0 and said % RANKS or nil, turns)
+  if #turns > 0 then call('ZADD', key.turns, unpack(turns)) end
+  if record.turn ~= turn or said ~= turn then did(request, 'turn mended') end
+end
+
+local function mend_turn(owner)
+  if not request_of(owner) then did(owner, 'turn dropped, as there is no such request') end
+end
+
+-- When a request is to be tended of which that was lost.
+local function term_of(record)
+  if record.outcome > 0 then return math.min(record.ended_at + record.keep_for_ms, MAX_INSTANT) end
+  return record.stopping > 0 and this.now or MAX_INSTANT
+end
+
+local function mend(member, score, set, set_key)
+  if set == 'terms' then return mend_request(member) end
+  if set == 'turns' then return mend_turn(member) end
+  local id = member
+  if set == 'parked' then id, score = read_parked(member) end
+  local before = facts_of(id)
+  if is_elsewhere(id, set, before) then
+    call('ZREM', set_key, member)
     return did(id, 'taken out of ' .. set .. ', as another set has it')
   end
   local has_payload = call('HEXISTS', key.jobs, id) == 1
   local facts = mend_facts(id, set)
+  local owner = facts.request or facts.group
+  if set == 'parked' and has_payload and not (owner and parked_member(id, facts) == member) then
+    call('ZREM', set_key, member)
+    if owner and call('ZSCORE', key.parked, parked_member(id, facts)) then
+      return did(id, 'taken out of parked, where it stands twice')
+    end
+    return did(id, 'parked where its facts do not say: now ' .. file(id))
+  end
+  if set == 'ready' and has_payload and owner then
+    call('ZREM', set_key, member)
+    return did(id, 'a part, but not parked: now ' .. file(id))
+  end
   local hold = call('HGET', key.holds, id)
   local sound = hold and string.find(hold, '^%S+ %d+ %d+')
-  if hold and (not sound or set ~= 'leased' and set ~= 'ready') then
+  if hold and (not sound or set ~= 'leased' and set ~= 'ready' and set ~= 'parked') then
     call('HDEL', key.holds, id)
     did(id, 'hold dropped')
   end
@@ -118,11 +200,17 @@ local function mend(id, score, set, set_key)
     return did(id, 'ending forgotten, as it was not whole')
   end
   if not has_payload then
-    call('ZREM', set_key, id)
-    drop(id)
+    call('ZREM', set_key, member)
+    if owner then
+      if set == 'leased' then vacate(facts) end
+      if set == 'failed' then count(facts, field.failed, -1) end
+      end_job(id, facts, 'cancelled')
+    else
+      drop(id)
+    end
     return did(id, 'dropped, as it has no payload')
   end
-  if call('HEXISTS', key.results, id) == 1 and not facts.result_for_ms then
+  if call('HEXISTS', key.results, id) == 1 and not (facts.result_for_ms or facts.request) then
     call('HDEL', key.results, id)
     did(id, 'result dropped, as nobody wants it')
   end
@@ -132,6 +220,7 @@ local function mend(id, score, set, set_key)
   end
   if set == 'leased' and not sound then
     call('ZREM', set_key, id)
+    vacate(facts)
     return did(id, 'leased without a hold: now ' .. file(id))
   end
   score = tonumber(score)
@@ -139,6 +228,11 @@ local function mend(id, score, set, set_key)
   local was_given = whole_score and score % RANKS <= given and score < 100 * RANKS
   if set == 'ready' and not was_given then
     call('ZADD', set_key, rank_behind(50), id)
+    did(id, 'given a new rank')
+  elseif set == 'parked' and not was_given then
+    call('ZREM', set_key, member)
+    facts.number = nil
+    put_waiting(id, facts, facts.priority or 50, nil, 0)
     did(id, 'given a new rank')
   elseif not whole_score then
     call('ZADD', set_key, this.now, id)
@@ -153,12 +247,30 @@ end
 
 -- What is in a hash and in no set; or an update of what has ended.
 local function adopt(id, hash)
+  local facts = facts_of(id)
+  if hash == key.requests then
+    local request = string.match(id, '^(.*)/end$') or id
+    if not call('ZSCORE', key.terms, request) then
+      local record = record_of(request)
+      if record then
+        call('ZADD', key.terms, term_of(record), request)
+        return did(request, 'request tended again')
+      end
+      call('HDEL', key.requests, id)
+      did(id, 'dropped, as there is no such request')
+    end
+    return
+  end
   for i, set in ipairs(SET_KEYS) do
-    local ended = hash == key.next and SETS[i] == 'ended'
-    if not ended and call('ZSCORE', set, id) then return end
+    local member = id
+    if SETS[i] == 'parked' then member = parked_name(id, facts) end
+    local passed = hash == key.next and SETS[i] == 'ended'
+      or SETS[i] == 'terms' or SETS[i] == 'turns'
+    if not passed and call('ZSCORE', set, member) then return end
   end
   if hash == key.jobs then return did(id, 'in no set: now ' .. file(id)) end
   if hash ~= key.next and call('HEXISTS', key.jobs, id) == 1 then return end
+  if (hash == key.facts or hash == key.results) and is_ended_part(id, facts) then return end
   local successor = hash == key.next and take_successor(id)
   if successor then
     call('ZREM', key.ended, id)
@@ -191,4 +303,5 @@ if call('LLEN', key.wake) > 1 then
   did('', 'wake tokens reduced to one')
 end
 if from == '' then stage = stage + 1 end
+settle_requests()
 return finish({done, stage <= #SETS + #HASH_KEYS and stage or 0, from})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,6 +73,70 @@ def read_worker(holder: bytes, entry: bytes, now_ms: int) -> WorkerInfo | None:
     return WorkerInfo(name, alive_until > now_ms, alive_until / 1000, facts)
 
 
+class Record(msgspec.Struct, frozen=True):
+    """What the engine keeps about a request or group: doubles in this order, then the reason.
+
+    Of a time 0 is: not yet.
+    """
+
+    group: int = 0
+    """1 for a group."""
+    priority: int = 50
+    limit: int = -1
+    """How many may run at a time, -1 for any number."""
+    fail_fast: int = 0
+    keep_for_ms: int = 0
+    total: int = 0
+    """Parts so far; the jobs of a group."""
+    parked: int = 0
+    running: int = 0
+    failed: int = 0
+    """Those that stand in `failed`."""
+    done: int = 0
+    handled: int = 0
+    """Those that had failed, and somebody dealt with it."""
+    cancelled: int = 0
+    results: int = 0
+    """How many results of parts are kept."""
+    sealed: int = 0
+    endings: int = 0
+    walked: int = 0
+    """How far its parts were gone through, to empty or to forget it."""
+    forgotten: int = 0
+    """Of how many parts it is no longer kept how they ended."""
+    opened_at: int = 0
+    first_at: int = 0
+    last_at: int = 0
+    ended_at: int = 0
+    stopping: int = 0
+    """How it is to end: see ENDINGS."""
+    outcome: int = 0
+    """How it ended."""
+    turn: int = 0
+    """Its rank in `turns`, while it is there."""
+    reason: str = ""
+
+
+ENDINGS: Final = ("", "completed", "failed", "cancelled")
+"""How a request ends, by number."""
+
+_NUMBERS: Final = Record.__struct_fields__[:-1]
+RECORD_FORMAT: Final = "<" + "d" * len(_NUMBERS)
+RECORD_BYTES: Final = struct.calcsize(RECORD_FORMAT)
+
+
+def read_record(packed: bytes) -> Record | None:
+    """Return what is kept about a request; None where somebody else wrote there."""
+    try:
+        numbers = zip(_NUMBERS, struct.unpack_from(RECORD_FORMAT, packed), strict=True)
+        reason = packed[RECORD_BYTES:].decode(errors="replace")
+        record = Record(**{name: int(value) for name, value in numbers}, reason=reason)
+        ENDINGS[record.stopping], ENDINGS[record.outcome]
+    except (struct.error, ValueError, OverflowError, IndexError):
+        return None
+    return record
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """All that is known about one job."""
@@ -80,19 +145,25 @@ class Shown:
     result: bytes | None
     paused: bool
     now: float
+    record: Record | None = None
+    """Of its request or group."""
+    holders: Sequence[str] = ()
+    """Who holds the places of that, where the job waits for one."""
 
 
 def read_shown(id: str, reply: list[Any]) -> Shown | None:
     """Return what `show` found; None when no job has the id."""
-    now, letter, score, behind, payload, facts, hold, successor, result, paused = reply
+    now, letter, score, behind, payload, facts, hold, successor, result, paused, *of_request = reply
+    packed, holders = of_request
     if not letter:
         return None
     state = STATES[letter.decode()]
     job = _job(id, state, score, payload, facts, hold)
     job = msgspec.structs.replace(
-        job, behind=behind if state == "ready" else None, successor=bool(successor)
+        job, behind=behind if behind >= 0 else None, successor=bool(successor)
     )
-    return Shown(job, result, bool(paused), int(now) / 1000)
+    tokens = [token.decode(errors="backslashreplace") for token in holders]
+    return Shown(job, result, bool(paused), int(now) / 1000, read_record(packed), tokens)
 
 
 def read_jobs(state: State, reply: list[Any]) -> list[Job]:
@@ -111,6 +182,8 @@ def _job(
     at: float | None = None
     if state == "ready":
         priority = 99 - int(float(score)) // _RANKS
+    elif state == "parked":
+        priority = facts.priority
     else:
         at = _seconds(float(score))
         priority = 99 - rank // _RANKS if state == "leased" and rank >= 0 else facts.priority

@@ -23,7 +23,8 @@ for i, failure in ipairs(failures) do
     local limit = facts.max_failures or DEFAULT_FAILURES
     call('ZREM', key.leased, id)
     call('HDEL', key.holds, id)
-    if facts.cancelled then
+    vacate(facts)
+    if is_cancelled(facts) then
       cancelled[#cancelled + 1] = id
       end_job(id, facts, 'cancelled')
     elseif facts.failed_at then
@@ -42,4 +43,5 @@ for i, failure in ipairs(failures) do
 end
 tell('retried', retried)
 tell('cancelled', cancelled)
+settle_requests()
 return finish({table.concat(flags)})

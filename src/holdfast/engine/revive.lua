@@ -1,7 +1,9 @@
--- revive: failed -> ready, behind its equals, as if it had never run
+-- revive: failed -> ready | parked, behind its equals, as if it had never run
 --
 -- ARGV   time, caller, number, ids
 -- reply  '1' or '0' per id
+--
+-- A request that had ended goes on with its part; one that is just being stopped does not.
 
 local again = begin()
 if again then return again end
@@ -16,16 +18,23 @@ call('ZCARD', key.delayed)
 local flags, revived = {}, {}
 for i = 1, n do
   local id = ARGV[i + 3]
+  local facts = facts_of(id)
+  local record = facts.request and request_of(facts.request)
   flags[i] = '0'
-  if call('ZREM', key.failed, id) == 1 then
-    local facts = facts_of(id)
+  if not (record and record.stopping > 0) and call('ZREM', key.failed, id) == 1 then
     local priority = facts.priority or 50
+    count(facts, field.failed, -1)
+    if record and record.outcome > 0 then
+      record.outcome, record.ended_at, record.reason = 0, 0, ''
+      call('ZADD', key.terms, MAX_INSTANT, facts.request)
+    end
     facts.failures, facts.lapses, facts.error = nil, nil, nil
-    facts.failed_at, facts.handlings = nil, nil
+    facts.failed_at, facts.handlings, facts.number = nil, nil, nil
     put_waiting(id, facts, priority, nil, 0)
     flags[i] = '1'
     revived[#revived + 1] = id
   end
 end
 tell('revived', revived)
+settle_requests()
 return finish({table.concat(flags)})

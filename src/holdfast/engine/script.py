@@ -2,19 +2,23 @@
 
 The text is made anew for every call that the server runs, so whatever is in it costs, used or
 not. Hence a script carries only the shared functions that it reaches, and the names of
-keys and bounds are filled in here: `key.ready` becomes `KEYS[1]`, `MAX_JOBS` becomes `1000`.
+keys, bounds and fields are filled in here: `key.ready` becomes `KEYS[1]`, `MAX_JOBS` becomes
+`1000`, `record.limit` becomes `record[3]`, `field.limit` becomes `3`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from holdfast.codec import MAX_ERROR_BYTES
+from holdfast.engine.replies import ENDINGS, RECORD_BYTES, RECORD_FORMAT, Record
 from holdfast.keys import MAX_NAME_BYTES, NAMES
 
 MAX_JOBS: Final = 1000
@@ -23,11 +27,15 @@ MAX_JOBS: Final = 1000
 MAX_BYTES: Final = 8 * 1024 * 1024
 """The most payload bytes that one call moves."""
 
+MAX_REQUEST_BYTES: Final = MAX_NAME_BYTES - 32
+"""The longest name of a request, since its parts and its follow-ups are named after it."""
+
 BOUNDS: Final = {
     "MAX_JOBS": MAX_JOBS,
     "MAX_BYTES": MAX_BYTES,
     "MAX_NAME": MAX_NAME_BYTES,
     "MAX_ERROR": MAX_ERROR_BYTES,
+    "MAX_REQUEST": MAX_REQUEST_BYTES,
     "MAX_PRIORITY": 99,
     "MAX_INSTANT": 2**53 - 1,  # the latest; as a duration: for ever
     "DEFAULT_LAPSES": 3,
@@ -37,16 +45,26 @@ BOUNDS: Final = {
     "MAX_HANDLING_MS": 900_000,
     "SPENT": 2**52,  # a time from here on: no failure handler may have it any more
     "RANKS": 2**46,  # of one priority
+    "RECORD_FORMAT": f"'{RECORD_FORMAT}'",  # of a request, see replies.py
+    "RECORD_BYTES": RECORD_BYTES,
+    "COMPLETED": ENDINGS.index("completed"),
+    "FAILED": ENDINGS.index("failed"),
+    "CANCELLED": ENDINGS.index("cancelled"),
     "OUR_LAYOUT": 1,  # of the keys and what is in them
     "SILENCE_MS": 5_000,  # nobody called for longer: holders get as long again
     "CALLER_MS": 600_000,  # a caller silent for longer is forgotten
 }
 """The numbers that Lua files speak of by name."""
 
+FIELDS: Final = tuple(Record.__struct_fields__)
+"""The fields of the record of a request, in their order."""
+
 SHARED: Final = (
     "prelude",
     "shared/settling",
+    "shared/requests",
     "shared/waiting",
+    "shared/closing",
     "shared/ending",
     "shared/returning",
     "shared/maintaining",
@@ -55,11 +73,24 @@ SHARED: Final = (
 )
 """The files of functions that transitions share, each after those that it needs."""
 
+LAZY: Final = frozenset(
+    {
+        *("maintain", "complete_each", "settle_met", "decide_met"),
+        *("pop_by_turns", "pop_failed", "drop_ghosts", "fit", "answer_again"),
+        *("choose_each", "read_options", "standing"),
+    }
+)
+"""Functions that most calls do not run: what only they need is made inside of them, when they do.
+
+To make a function costs as much as a small command, and a lease would make a hundred.
+"""
+
 _COMMENT: Final = re.compile(r" *--.*")
 _EMPTY: Final = re.compile(r"\n\n+")
 _STRING: Final = re.compile(r"'[^']*'")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\b.*?^end\n", re.MULTILINE | re.DOTALL)
 _KEY: Final = re.compile(r"\bkey\.(\w+)")
+_FIELD: Final = re.compile(r"\b(record|field)\.(\w+)")
 _BOUND: Final = re.compile(rf"\b({'|'.join(BOUNDS)})\b")
 
 
@@ -96,17 +127,41 @@ def _text(name: str, flags: str) -> bytes:
 
 def assemble(name: str) -> str:
     """Return a transition with the shared functions that it reaches."""
-    shared, body = "".join(map(read, SHARED)), read(name)
-    functions = functions_in(shared)
-    unseen, needed = [body], set[str]()
-    while unseen:
-        words = re.findall(r"\w+", _STRING.sub("", unseen.pop()))
-        found = functions.keys() & set(words) - needed
-        needed |= found
-        unseen += [functions[function] for function in found]
-    prelude = _FUNCTION.sub(lambda match: match[0] if match[1] in needed else "", shared)
-    text = _KEY.sub(lambda match: f"KEYS[{NAMES.index(match[1]) + 1}]", prelude + body)
+    text = "".join(map(read, (*SHARED, name)))
+    functions = functions_in(text)
+    outside = _FUNCTION.sub("", text)
+    needed = _reached(outside, functions, LAZY)
+
+    def put(match: re.Match[str]) -> str:
+        if match[1] not in needed:
+            return ""
+        if match[1] not in LAZY:
+            return match[0]
+        own = _reached(match[0], functions, LAZY & needed - {match[1]}) - needed
+        signature, _, rest = match[0].partition("\n")
+        inside = "".join(code for function, code in functions.items() if function in own)
+        return f"{signature}\n{inside}{rest}"
+
+    text = _FUNCTION.sub(put, text)
+    text = _KEY.sub(lambda match: f"KEYS[{NAMES.index(match[1]) + 1}]", text)
+    text = _FIELD.sub(_place, text)
     return _BOUND.sub(lambda match: str(BOUNDS[match[1]]), text)
+
+
+def _reached(text: str, functions: Mapping[str, str], stop: AbstractSet[str]) -> set[str]:
+    """Return the functions that a text reaches, without going on from those where to stop."""
+    unseen, reached = [text], set[str]()
+    while unseen:
+        words = set(re.findall(r"\w+", _STRING.sub("", unseen.pop())))
+        found = functions.keys() & words - reached
+        reached |= found
+        unseen += [functions[function] for function in found - stop]
+    return reached
+
+
+def _place(match: re.Match[str]) -> str:
+    place = FIELDS.index(match[2]) + 1
+    return f"record[{place}]" if match[1] == "record" else f"{place}"
 
 
 def functions_in(text: str) -> dict[str, str]:

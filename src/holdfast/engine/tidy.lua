@@ -1,7 +1,7 @@
--- tidy: promote, reclaim and prune now, without leasing anything
+-- tidy: promote, reclaim, prune and tend requests now, without leasing anything
 --
 -- ARGV   time, caller, number, to_the_back, force, failed for longer than (ms, '' = any time)
--- reply  promoted, reclaimed, pruned, dropped: each at most MAX_JOBS, so ask until none is
+-- reply  promoted, reclaimed, pruned, dropped, tended: each at most MAX_JOBS, so ask until none is
 --
 -- With force what lapsed is reclaimed even after a silence of everybody. Jobs that are
 -- failed for longer than somebody's rule allows are dropped.
@@ -23,8 +23,9 @@ local function drop_failed()
   for _, base in ipairs({0, SPENT}) do
     local ids = call('ZRANGE', key.failed, base, base + before, 'BYSCORE', 'LIMIT', 0, MAX_JOBS)
     for i = 1, math.min(#ids, MAX_JOBS - #dropped) do
-      call('ZREM', key.failed, ids[i])
-      end_job(ids[i], facts_of(ids[i]), 'cancelled')
+      local facts = facts_of(ids[i])
+      take_out(ids[i], facts)
+      end_job(ids[i], facts, 'cancelled')
       dropped[#dropped + 1] = ids[i]
     end
   end
@@ -33,4 +34,7 @@ local function drop_failed()
 end
 
 local promoted, reclaimed, pruned = maintain(found, ARGV[4] == '1')
-return finish({promoted, reclaimed, pruned, before and drop_failed() or 0})
+local dropped = before and drop_failed() or 0
+settle_requests()
+local tended = MAX_JOBS - math.max(0, this.budget or MAX_JOBS)
+return finish({promoted, reclaimed, pruned, dropped, tended})

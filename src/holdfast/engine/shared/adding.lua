@@ -1,6 +1,6 @@
--- adding: nothing -> ready | delayed
+-- adding: nothing -> ready | delayed | parked
 --
--- `read_jobs` and `choose` only read, `create` writes.
+-- `read_jobs`, `check_groups` and `choose` only read, `create` and `create_each` write.
 
 -- What a job says about itself, as the client packs it (see read_facts).
 local function read_options(packed)
@@ -8,6 +8,7 @@ local function read_options(packed)
   local least = {
     handler = 1, keep = 0, max_failures = -1, max_lapses = -1, timeout_ms = 0,
     min_backoff_ms = 0, max_backoff_ms = 0, result_for_ms = 0, remember_for_ms = 0,
+    group = 1, group_limit = -1,
   }
   for option, value in pairs(options) do
     if not least[option]
@@ -16,7 +17,10 @@ local function read_options(packed)
       sound = false
     end
   end
-  if not sound then refuse('INVALID', 'options') end
+  if not sound or options.group_limit and not options.group
+    or options.group and string.sub(options.group, -4) == '/end' then
+    refuse('INVALID', 'options')
+  end
   return options
 end
 
@@ -67,7 +71,8 @@ local function read_jobs(at)
   return groups
 end
 
--- The letter of the set that has an id: the receipt of an add that added nothing.
+-- The letter of the set that has an id (parked where no other has, or the ending of a part): the
+-- receipt of an add that added nothing.
 local function state_of(id)
   local sets = {
     r = key.ready, l = key.leased, d = key.delayed, f = key.failed, e = key.ended,
@@ -75,12 +80,38 @@ local function state_of(id)
   for letter, set in pairs(sets) do
     if call('ZSCORE', set, id) then return letter end
   end
-  return 'p'
+  return call('HEXISTS', key.jobs, id) == 1 and 'p' or 'e'
 end
 
 -- Is the job with this id to end as cancelled, and does nothing wait for that?
 local function is_marked(id)
-  return facts_of(id).cancelled and call('HEXISTS', key.next, id) == 0
+  local facts = facts_of(id)
+  return facts.cancelled and not facts.request and call('HEXISTS', key.next, id) == 0
+end
+
+-- Sort out the jobs of a group whose ids may be taken.
+local function choose_each(group, taken)
+  local ids, pairs_, letters, successors = {}, {}, {}, {}
+  for i = group.first, group.last, 2 do
+    local id = ARGV[i]
+    if not taken[id] and is_free(id, group.made) then
+      taken[id] = group.due and 'd' or group.facts and group.facts.group and 'p' or 'r'
+      ids[#ids + 1] = id
+      pairs_[#pairs_ + 1] = id
+      pairs_[#pairs_ + 1] = ARGV[i + 1]
+      letters[#letters + 1] = '1'
+    else
+      -- An id that the client made is taken only by this very job.
+      local letter = group.made and '1' or taken[id] or state_of(id)
+      if letter == 'l' and not taken[id] and is_marked(id) then
+        letter, taken[id] = 'L', 'l'
+        successors[#successors + 1] = i
+      end
+      letters[#letters + 1] = letter
+    end
+  end
+  group.ids, group.pairs, group.successors = ids, pairs_, successors
+  return table.concat(letters)
 end
 
 -- Sort out the jobs to create: per group what to write, and one letter per job: '1', 'L'
@@ -97,27 +128,7 @@ local function choose(groups)
       flags = flags .. string.rep('1', (group.last - group.first + 1) / 2)
     else
       call('HLEN', key.results)
-      local ids, pairs_, letters, successors = {}, {}, {}, {}
-      for i = group.first, group.last, 2 do
-        local id = ARGV[i]
-        if not taken[id] and is_free(id, group.made) then
-          taken[id] = group.due and 'd' or 'r'
-          ids[#ids + 1] = id
-          pairs_[#pairs_ + 1] = id
-          pairs_[#pairs_ + 1] = ARGV[i + 1]
-          letters[#letters + 1] = '1'
-        else
-          -- An id that the client made is taken only by this very job.
-          local letter = group.made and '1' or taken[id] or state_of(id)
-          if letter == 'l' and not taken[id] and is_marked(id) then
-            letter, taken[id] = 'L', 'l'
-            successors[#successors + 1] = i
-          end
-          letters[#letters + 1] = letter
-        end
-      end
-      group.ids, group.pairs, group.successors = ids, pairs_, successors
-      flags = flags .. table.concat(letters)
+      flags = flags .. choose_each(group, taken)
     end
   end
   return flags
@@ -138,7 +149,19 @@ local function update_of(group, payload, how)
   }
 end
 
--- nothing -> ready | delayed
+-- Fails, before anything was written, when a job cannot be of the group that it names.
+local function check_groups(groups)
+  for _, group in ipairs(groups) do
+    local named = group.facts and group.facts.group
+    if named then
+      check_requests()
+      local record = request_of(named)
+      if record and record.group == 0 then refuse('WRONG', 'a request has the name of the group') end
+    end
+  end
+end
+
+-- nothing -> ready | delayed, for jobs of no group.
 local function create(groups)
   local all = {}
   for _, group in ipairs(groups) do
@@ -179,4 +202,27 @@ local function create(groups)
     end
   end
   tell('added', all)
+end
+
+-- nothing -> ready | delayed | parked: the same, also for jobs of a group.
+local function create_each(groups)
+  for _, group in ipairs(groups) do
+    if group.facts and group.facts.group then
+      local pairs_ = group.pairs
+      if not pairs_ then
+        pairs_ = {}
+        for i = group.first, group.last do pairs_[#pairs_ + 1] = ARGV[i] end
+      end
+      for i = 1, #pairs_, 2 do
+        call('ZREM', key.ended, pairs_[i])
+        call('HDEL', key.results, pairs_[i])
+        become(pairs_[i], update_of(group, pairs_[i + 1], '1=11'))
+      end
+      for _, i in ipairs(group.successors or {}) do
+        call('HSET', key.next, ARGV[i], cmsgpack.pack(update_of(group, ARGV[i + 1], '1=11')))
+      end
+    else
+      create({group})
+    end
+  end
 end

@@ -1,6 +1,6 @@
 -- cancelling: somebody's no. After check_types and the types of ended, failed, delayed, results.
 
--- ready | delayed | failed -> gone, or its ending remembered; leased -> marked, so that it
+-- ready | delayed | parked | failed -> gone, or its ending remembered; leased -> marked, so that it
 -- ends as cancelled whatever its holder says. What waits to succeed it is gone too, unless it
 -- is to be left. Returns whether a run is prevented by this call.
 local function cancel_job(id, running, leave_successor)
@@ -13,11 +13,10 @@ local function cancel_job(id, running, leave_successor)
     tell('cancelling', {id})
     return true
   end
-  local waiting = call('ZREM', key.ready, id) + call('ZREM', key.delayed, id)
-    + call('ZREM', key.failed, id)
-  if waiting == 0 then return false end
+  local facts = facts_of(id)
+  if not take_out(id, facts) then return false end
   call('HDEL', key.holds, id)
-  end_job(id, facts_of(id), 'cancelled')
+  end_job(id, facts, 'cancelled')
   tell('cancelled', {id})
   return true
 end

@@ -1,7 +1,28 @@
 -- ending: what becomes of a job whose lease ends. After check_types.
 
+-- -> gone. Its result is kept as long as its request is, and so is how it ended if not well.
+local function end_part(id, facts, outcome, result)
+  local counter = outcome == 'completed' and field.done or outcome == 'failed' and field.handled
+  local record = count(facts, counter or field.cancelled, 1)
+  call('HDEL', key.jobs, id)
+  if outcome == 'completed' or not record then
+    call('HDEL', key.facts, id)
+    if result and record then
+      record.results = record.results + call('HSET', key.results, id, result)
+    end
+  else
+    local why = outcome == 'failed' and facts.error or nil
+    set_facts(id, {
+      request = facts.request, outcome = outcome, error = why, ended_at = this.now,
+    })
+    record.results = record.results - call('HDEL', key.results, id)
+  end
+end
+
 -- -> gone, or its ending remembered. Its successor becomes a job.
 local function end_job(id, facts, outcome, result)
+  if facts.request then return end_part(id, facts, outcome, result) end
+  count(facts, field.total, -1)
   local result_for = facts.result_for_ms or 0
   local remember_for = outcome == 'completed' and facts.remember_for_ms or 0
   local successor = take_successor(id)
@@ -23,36 +44,51 @@ local function end_job(id, facts, outcome, result)
   call('ZADD', key.ended, after_ms(math.max(result_for, remember_for)), id)
 end
 
--- leased (or waiting again after a reclaim) -> gone, or its ending remembered.
--- numbers: which settle each id came from; results: number of the settle -> bytes. A job
--- that was cancelled meanwhile ends as that: its flag becomes '0'. Returns whether any
--- was completed.
-local function complete(ids, numbers, flags, results)
-  local n = #ids
-  if n == 0 then return false end
-  -- What is not leased was reclaimed: it must not stay where it waits.
-  if call('ZREM', key.leased, unpack(ids)) < n then call('ZREM', key.ready, unpack(ids)) end
-  call('HDEL', key.holds, unpack(ids))
-  if not (this.has_facts or this.has_next) then
-    call('HDEL', key.jobs, unpack(ids))
-    tell('completed', ids)
-    return true
+-- Read the facts of many jobs; those that are alike once. They are not to be changed. Looks up
+-- the requests that they name.
+local function read_alike(found)
+  local known, owners, seen = {}, {}, {}
+  for i = 1, #found do
+    local packed = found[i]
+    if not known[packed] then
+      local facts = read_facts(packed)
+      local owner = facts.request or facts.group
+      known[packed] = facts
+      if owner and not seen[owner] then
+        seen[owner] = true
+        owners[#owners + 1] = owner
+      end
+    end
   end
+  look_up(owners)
+  return known
+end
+
+-- The same as complete, one by one, as each may have facts, a successor, a request.
+local function complete_each(ids, numbers, flags, results, out, all_leased)
   local completed, cancelled, gone = {}, {}, {}
   local found = call('HMGET', key.facts, unpack(ids))
+  local known = read_alike(found)
   for i, id in ipairs(ids) do
-    local facts = read_facts(found[i])
-    if facts.cancelled then
-      flags[numbers[i]] = '0'
+    local facts, number = known[found[i]], numbers[i]
+    local owner = facts.request or facts.group
+    local record = owner and request_of(owner)
+    if record and not out[id] and (all_leased or not unpark(id, facts)) then
+      record.running, record.last_at = record.running - 1, this.now
+    end
+    if facts.cancelled or record and is_cancelled(facts) then
+      flags[number] = '0'
       cancelled[#cancelled + 1] = id
       end_job(id, facts, 'cancelled')
     else
       completed[#completed + 1] = id
-      if facts.result_for_ms or facts.remember_for_ms or this.has_next then
+      if facts.result_for_ms or facts.remember_for_ms or this.has_next or facts.group
+        or facts.request and (results[number] or facts.failed_at) then
         -- A failure that is dealt with is a failure to who waits for the result.
-        end_job(id, facts, facts.failed_at and 'failed' or 'completed', results[numbers[i]])
+        end_job(id, facts, facts.failed_at and 'failed' or 'completed', results[number])
       else
         gone[#gone + 1] = id
+        if record then record.done = record.done + 1 end
       end
     end
   end
@@ -63,6 +99,53 @@ local function complete(ids, numbers, flags, results)
   tell('completed', completed)
   tell('cancelled', cancelled)
   return #completed > 0
+end
+
+-- leased (or waiting again after a reclaim) -> gone, or its ending remembered.
+-- numbers: which settle each id came from; results: number of the settle -> bytes. A job
+-- that was cancelled meanwhile ends as that: its flag becomes '0'. out: ids that were taken out
+-- of their sets before. Returns whether any was completed.
+local function complete(ids, numbers, flags, results, out)
+  local n = #ids
+  if n == 0 then return false end
+  -- What is not leased was reclaimed: it must not stay where it waits.
+  local all_leased = call('ZREM', key.leased, unpack(ids)) == n
+  if not all_leased then call('ZREM', key.ready, unpack(ids)) end
+  call('HDEL', key.holds, unpack(ids))
+  if this.has_facts or this.has_next then
+    return complete_each(ids, numbers, flags, results, out, all_leased)
+  end
+  call('HDEL', key.jobs, unpack(ids))
+  tell('completed', ids)
+  return true
+end
+
+-- Whatever has a payload and has not ended, each id once: what may be completed by force. What
+-- nobody holds is taken out of its set. Returns ids, which settle each came from, '1' or '0' per
+-- settle, and which were taken out.
+local function standing(groups)
+  local ids, flags, numbers, taken, out = {}, {}, {}, {}, {}
+  for _, group in ipairs(groups) do
+    for i = group.first, group.last do
+      local id = ARGV[i]
+      local there = not taken[id] and call('HEXISTS', key.jobs, id) == 1
+        and not call('ZSCORE', key.ended, id)
+      taken[id] = true
+      flags[#flags + 1] = there and '1' or '0'
+      if there then
+        ids[#ids + 1], numbers[#numbers + 1] = id, #flags
+        out[id] = not call('ZSCORE', key.leased, id) and take_out(id, facts_of(id))
+      end
+    end
+  end
+  return ids, numbers, flags, out
+end
+
+-- Fails, before anything was written, when a key that an ending needs is of another type.
+local function check_endings()
+  for _, set in ipairs({key.delayed, key.failed, key.ended}) do call('ZCARD', set) end
+  call('HLEN', key.results)
+  call('HLEN', key.requests)
 end
 
 -- A free id under which a failed job is filed: '<id>~<number>', short enough to be named, and
@@ -99,6 +182,11 @@ local function put_failed(id, hold, facts, at)
   set_facts(filed, facts)
   call('ZADD', key.failed, at, filed)
   tell('failed', {filed})
+  local record = count(facts, field.failed, 1)
+  if record and record.fail_fast == 1 and record.stopping + record.outcome == 0 then
+    record.stopping, record.sealed = FAILED, 1
+    record.reason = id .. ' failed: ' .. (facts.error or '')
+  end
 end
 
 -- The failure handler did not manage: -> failed, to be tried again at this time or, when
@@ -109,7 +197,7 @@ local function put_failed_again(id, hold, facts, at)
   put_failed(id, hold, facts, at)
 end
 
--- leased -> ready | delayed; an update that waited is applied.
+-- leased -> ready | delayed | parked; an update that waited is applied.
 local function put_back(id, hold, facts, due_at, to_the_back)
   local rank, priority = rank_in(hold), priority_in(hold)
   local successor = take_successor(id)
@@ -118,6 +206,6 @@ local function put_back(id, hold, facts, due_at, to_the_back)
     rank = rank_of(priority, rank % RANKS)
     call('HDEL', key.holds, id)  -- Who ran what is replaced now cannot complete it.
   end
-  if to_the_back and due_at <= this.now then rank = rank_behind(priority) end
+  if to_the_back and due_at <= this.now then rank = nil end
   put_waiting(id, facts, priority, rank, due_at)
 end

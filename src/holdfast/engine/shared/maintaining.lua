@@ -1,28 +1,31 @@
--- maintaining: promote what is due, reclaim what lapsed, forget old endings
+-- maintaining: promote what is due, reclaim what lapsed, forget old endings, tend requests
 --
 -- `overdue` only reads, so it goes before the first write of a call; it also checks the
 -- types of what `maintain` will write.
 
--- Returns which of delayed, leased and ended have something to move; false for none.
+-- Returns which of delayed, leased, ended and terms have something to move; false for none.
 local function overdue(force)
   local now = this.now
   local found = {
     delayed = call('ZCOUNT', key.delayed, '-inf', now) > 0,
     leased = call('ZCOUNT', key.leased, '-inf', now) > 0,
     ended = call('ZCOUNT', key.ended, '-inf', now) > 0,
+    terms = call('ZCOUNT', key.terms, '-inf', now) > 0,
   }
   if found.leased then call('ZCARD', key.failed) end
+  if found.terms then check_requests() end
   found.leased = found.leased and (force or now >= this.grace)
-  return (found.delayed or found.leased or found.ended) and found
+  return (found.delayed or found.leased or found.ended or found.terms) and found
 end
 
--- Promote, reclaim and prune, at most MAX_JOBS of each. Returns how many.
+-- Promote, reclaim, prune and tend, at most MAX_JOBS of each. Returns how many.
 local function maintain(found, to_the_back)
   local function due(set)
     return call('ZRANGE', set, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, MAX_JOBS)
   end
 
-  -- delayed -> ready, in due order; those due at the same time in the order they were added.
+  -- delayed -> ready | parked, in due order; those due at the same time in the order they were
+  -- added.
   local function promote()
     local due_now = call('ZRANGE', key.delayed, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, MAX_JOBS,
       'WITHSCORES')
@@ -40,8 +43,15 @@ local function maintain(found, to_the_back)
     for i, job in ipairs(jobs) do
       local id, facts = job.id, job.facts
       ids[i] = id
-      ready[2 * i - 1], ready[2 * i] = rank_of(facts.priority or 50, first + i), id
-      facts.priority, facts.number = nil, nil
+      local record = count(facts, field.total, 0)
+      if record then
+        facts.number, facts.place = first + i, facts.request and record.total - 1 or nil
+        park(id, facts)
+      else
+        ready[#ready + 1], ready[#ready + 2] = rank_of(facts.priority or 50, first + i), id
+        facts.priority, facts.number = nil, nil
+        facts.request, facts.group, facts.place = nil, nil, nil
+      end
       if next(facts) then
         kept[#kept + 1], kept[#kept + 2] = id, cmsgpack.pack(facts)
       else
@@ -51,13 +61,15 @@ local function maintain(found, to_the_back)
     if #kept > 0 then call('HSET', key.facts, unpack(kept)) end
     if #plain > 0 then call('HDEL', key.facts, unpack(plain)) end
     call('ZREM', key.delayed, unpack(ids))
-    call('ZADD', key.ready, unpack(ready))
-    this.grantable = true
+    if #ready > 0 then
+      call('ZADD', key.ready, unpack(ready))
+      this.grantable = true
+    end
     tell('promoted', ids)
     return #ids
   end
 
-  -- leased -> ready. The hold stays: until the job is given out again, its last holder may
+  -- leased -> ready | parked. The hold stays: until the job is given out again, its last holder may
   -- still complete it.
   local function reclaim()
     local ids = due(key.leased)
@@ -78,6 +90,7 @@ local function maintain(found, to_the_back)
   end
 
   if not found then return 0, 0, 0 end
+  if found.terms then tend() end
   return found.delayed and promote() or 0, found.leased and reclaim() or 0,
     found.ended and prune() or 0
 end

@@ -15,7 +15,7 @@ local function give_back(ids, holds, to_the_back)
   this.grantable = true
 end
 
--- Runs that did not answer: leased -> ready | delayed | failed, or ended where somebody
+-- Runs that did not answer: leased -> ready | delayed | parked | failed, or ended where somebody
 -- cancelled. The holds stay, unless the run is known to be over.
 local function count_lapses(ids, holds, reason, due_at, to_the_back, over)
   local again, cancelled = {}, {}
@@ -26,7 +26,8 @@ local function count_lapses(ids, holds, reason, due_at, to_the_back, over)
     local limit = facts.max_lapses or DEFAULT_LAPSES
     local lapses = (facts.lapses or 0) + 1
     local stays = false
-    if facts.cancelled then
+    vacate(facts)
+    if is_cancelled(facts) then
       cancelled[#cancelled + 1] = id
       end_job(id, facts, 'cancelled')
     elseif facts.failed_at then

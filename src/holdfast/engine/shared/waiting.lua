@@ -12,10 +12,12 @@
 -- applied the moment the lease ends: the successor.
 
 -- Is this id free? An ending is in the way only while the id is to be remembered; of an
--- id that the client made, always.
+-- id that the client made, always. What became of a part is kept as long as its request.
 local function is_free(id, made)
   local forget_at = call('ZSCORE', key.ended, id)
-  if not forget_at then return call('HEXISTS', key.jobs, id) == 0 end
+  if not forget_at then
+    return call('HEXISTS', key.jobs, id) == 0 and (made or not request_in(id))
+  end
   if made then return false end
   return tonumber(forget_at) <= this.now or (facts_of(id).taken_until or 0) <= this.now
 end
@@ -40,16 +42,36 @@ local function rank_behind(priority)
 end
 
 -- -> ready, at this rank or behind its equals | delayed, where priority and number wait in the
--- facts, as the score is the time.
+-- facts, as the score is the time | parked, where it has an owner.
 local function put_waiting(id, facts, priority, rank, due_at)
-  if due_at > this.now then
+  local owner = facts.request or facts.group
+  local record = owner and request_of(owner)
+  if owner and not record then
+    facts.request, facts.group, facts.place = nil, nil, nil  -- A part of nothing is a job.
+  end
+  if record then
+    facts.priority = priority ~= 50 and priority or nil
+    if due_at <= this.now and not rank then
+      facts.place = facts.request and record.total - 1 or nil
+      facts.number = rank_behind(priority) % RANKS
+    elseif facts.group and rank and not facts.number then
+      facts.number = rank % RANKS
+    elseif due_at > this.now and not facts.number then
+      facts.number = rank_behind(priority) % RANKS
+    end
+  elseif due_at > this.now then
     facts.priority = priority ~= 50 and priority or nil
     if not facts.number then rank = rank or rank_behind(priority) end
     if rank then facts.number = rank % RANKS end
-    call('ZADD', key.delayed, due_at, id)
-    this.grantable = this.grantable or due_at - this.now < 1000
   else
     facts.priority, facts.number = nil, nil
+  end
+  if due_at > this.now then
+    call('ZADD', key.delayed, due_at, id)
+    this.grantable = this.grantable or due_at - this.now < 1000
+  elseif record then
+    park(id, facts)
+  else
     call('ZADD', key.ready, rank or rank_behind(priority), id)
     this.grantable = true
   end
@@ -64,6 +86,8 @@ local function apply(update, id, facts, priority, due_at)
     options.failures, options.lapses, options.error = facts.failures, facts.lapses, facts.error
     options.number = facts.number
     if not options.result_for_ms then call('HDEL', key.results, id) end
+    count(facts, field.total, -1)
+    join(options, 1)
     facts, priority = options, update.priority
   end
   if update.counts then facts.failures, facts.lapses, facts.error = nil, nil, nil end
@@ -74,8 +98,9 @@ end
 -- nothing -> ready | delayed: the update as a job of its own.
 local function become(id, update)
   call('HSET', key.jobs, id, update.payload)
-  local rank = rank_of(update.priority, take_numbers(1) + 1)
-  put_waiting(id, read_facts(update.options), update.priority, rank, update.due)
+  local rank, facts = rank_of(update.priority, take_numbers(1) + 1), read_facts(update.options)
+  join(facts, 1)
+  put_waiting(id, facts, update.priority, rank, update.due)
   tell('added', {id})
 end
 
@@ -114,8 +139,8 @@ local function keep_successor(id, update)
   this.has_next = true
 end
 
--- ready | delayed | failed -> ready | delayed, with this update. Returns the letter of where
--- it is now, F for what had failed, nil where nobody waits.
+-- ready | delayed | parked | failed -> ready | delayed | parked, with this update. Returns the
+-- letter of where it is now, F for what had failed, nil where nobody waits.
 local function change(id, update)
   local facts, rank, due_at, letter = facts_of(id), call('ZSCORE', key.ready, id), 0, nil
   local priority = facts.priority or 50
@@ -123,13 +148,16 @@ local function change(id, update)
     rank = tonumber(rank)
     priority = MAX_PRIORITY - math.floor(rank / RANKS)
     call('ZREM', key.ready, id)
+  elseif unpark(id, facts) then
+    rank = rank_of(priority, facts.number or 0)
   else
     due_at = tonumber(call('ZSCORE', key.delayed, id))
     if due_at then
       call('ZREM', key.delayed, id)
     elseif call('ZREM', key.failed, id) == 1 then
+      count(facts, field.failed, -1)
       letter, update.counts, due_at = 'F', true, update.due
-      facts.failed_at, facts.handlings = nil, nil
+      facts.failed_at, facts.handlings, facts.number = nil, nil, nil
     else
       return nil
     end
@@ -138,5 +166,5 @@ local function change(id, update)
   if rank then rank = rank_of(priority, rank % RANKS) end
   call('HDEL', key.holds, id)  -- Who ran what is replaced now cannot complete it.
   put_waiting(id, facts, priority, rank, due_at)
-  return letter or due_at > this.now and 'D' or 'R'
+  return letter or due_at > this.now and 'D' or facts.group and 'P' or 'R'
 end

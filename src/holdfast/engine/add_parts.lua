@@ -1,0 +1,81 @@
+-- add_parts: nothing -> parked | delayed, as parts of an open request
+--
+-- ARGV   time, caller, number, request, number of the first part ('' = after the last),
+--        priority, due ('' = now), options ('' = none), payloads
+-- reply  '1', or why not: '0' there is no such request, 's' sealed, 'e' ended, 'g' a group;
+--        parts before, parts now
+--
+-- A number below the total is a repetition and counts once: so a producer that died can be
+-- followed by one that begins again.
+
+local again = begin()
+if again then return again end
+
+local sent, bytes = #ARGV - 8, 0
+if sent < 1 or sent > MAX_JOBS then refuse('INVALID', 'count') end
+local request = owner_name(ARGV[4])
+local first = ARGV[5] ~= '' and whole(ARGV[5], 0, MAX_INSTANT, 'first') or nil
+local priority = whole(ARGV[6], 0, MAX_PRIORITY, 'priority')
+local due = ARGV[7] ~= '' and read_due(ARGV[7]) or nil
+local facts = ARGV[8] ~= '' and read_options(ARGV[8]) or {}
+if facts.group or facts.result_for_ms or facts.remember_for_ms then refuse('INVALID', 'options') end
+for i = 9, #ARGV do
+  bytes = bytes + #ARGV[i]
+  if #ARGV[i] > this.largest then
+    this.largest = #ARGV[i]
+    note('largest', this.largest)
+  end
+end
+if bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
+check_types()
+check_requests()
+
+local record, letter = request_of(request), '1'
+local before = record and record.total or 0
+first = first or before
+if not record or record.group == 1 then
+  letter = record and 'g' or '0'
+elseif record.sealed == 1 then
+  letter = record.outcome > 0 and 'e' or 's'
+elseif first > before then
+  refuse('GAP', string.format('%d', before))
+end
+
+local skipped = before - first
+local n = letter == '1' and sent - skipped or 0
+if n > 0 then
+  local ids, jobs, packed, scored = {}, {}, {}, {}
+  for i = 1, n do
+    ids[i] = part_id(request, before + i - 1)
+    jobs[2 * i - 1], jobs[2 * i] = ids[i], ARGV[8 + skipped + i]
+  end
+  for i, payload in ipairs(call('HMGET', key.jobs, unpack(ids))) do
+    if payload or call('ZSCORE', key.ended, ids[i]) then
+      refuse('TAKEN', string.format('%d', before + i - 1))
+    end
+  end
+  local number = take_numbers(n)
+  facts.request, facts.priority = request, priority ~= 50 and priority or nil
+  local before_place = parked_prefix(request) .. string.format('%02d', MAX_PRIORITY - priority)
+  local as_all = cmsgpack.pack(facts)
+  for i = 1, n do
+    local id = ids[i]
+    packed[2 * i - 1], packed[2 * i] = id, as_all
+    if due then
+      facts.number = number + i
+      packed[2 * i], scored[2 * i - 1], scored[2 * i] = cmsgpack.pack(facts), due, id
+    else
+      local place = string.format('%010d%014d', before + i - 1, 0)
+      scored[2 * i - 1], scored[2 * i] = 0, before_place .. place .. id
+    end
+  end
+  if not due then record.parked = record.parked + n end
+  call('HSET', key.jobs, unpack(jobs))
+  call('HSET', key.facts, unpack(packed))
+  call('ZADD', due and key.delayed or key.parked, unpack(scored))
+  if due and due - this.now < 1000 then this.grantable = true end
+  record.total = before + n
+  tell('added', ids)
+end
+settle_requests()
+return finish({letter, before, record and record.total or 0})

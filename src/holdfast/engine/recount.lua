@@ -1,0 +1,49 @@
+-- recount: correct the counters of requests, as somebody has counted their jobs
+--
+-- ARGV   time, caller, number, stamp (see audit), then per request or group: its name, how many
+--        of its jobs are leased, failed, parked, delayed; of how many parts it is kept that they
+--        were handled, cancelled; how many have a result
+-- reply  '1'; '0' when the queue has changed since they were counted
+
+local again = begin()
+if again then return again end
+
+local counted = {}
+for at = 5, #ARGV, 8 do
+  counted[#counted + 1] = {
+    owner = owner_name(ARGV[at]),
+    running = whole(ARGV[at + 1], 0, MAX_INSTANT, 'running'),
+    failed = whole(ARGV[at + 2], 0, MAX_INSTANT, 'failed'),
+    parked = whole(ARGV[at + 3], 0, MAX_INSTANT, 'parked'),
+    delayed = whole(ARGV[at + 4], 0, MAX_INSTANT, 'delayed'),
+    handled = whole(ARGV[at + 5], 0, MAX_INSTANT, 'handled'),
+    cancelled = whole(ARGV[at + 6], 0, MAX_INSTANT, 'cancelled'),
+    results = whole(ARGV[at + 7], 0, MAX_INSTANT, 'results'),
+  }
+end
+if #counted > MAX_JOBS then refuse('INVALID', 'requests') end
+check_types()
+check_requests()
+if stamp() ~= ARGV[4] then return finish({'0'}) end
+
+local changed = {}
+for _, count_ in ipairs(counted) do
+  local record = request_of(count_.owner)
+  if record then
+    record.running, record.failed, record.parked = count_.running, count_.failed, count_.parked
+    local there = count_.running + count_.failed + count_.parked + count_.delayed
+    if record.group == 1 then
+      record.total = there
+    else
+      local ended = count_.handled + count_.cancelled
+      record.handled, record.cancelled = count_.handled, count_.cancelled
+      record.results, record.forgotten = count_.results, 0
+      record.total = math.max(record.total, there + ended)
+      record.done = record.total - there - ended
+    end
+    changed[#changed + 1] = count_.owner
+  end
+end
+tell('changed', changed)
+settle_requests()
+return finish({'1'})

@@ -1,0 +1,160 @@
+-- closing: what follows for the requests that this call has met. After check_requests.
+
+-- Fails, before anything was written, when a key that requests need is of another type.
+local function check_requests()
+  for _, set in ipairs({
+    key.parked, key.turns, key.terms, key.ready, key.delayed, key.failed, key.ended,
+  }) do
+    call('ZCARD', set)
+  end
+  for _, hash in ipairs({key.requests, key.results, key.facts, key.holds, key.jobs}) do
+    call('HLEN', hash)
+  end
+end
+
+local function settled(record)
+  return record.done + record.failed + record.handled + record.cancelled
+end
+
+-- parked | delayed -> gone, for a request that is to end. Not more of it than fits into a call:
+-- whoever calls next goes on.
+local function empty_request(request, record)
+  local budget = this.budget or MAX_JOBS
+  local waiting = record.total - settled(record) - record.running
+  local members = parked_of(request, record, 0, budget)
+  local ids = {}
+  for i, member in ipairs(members) do ids[i] = read_parked(member) end
+  if #ids > 0 then call('ZREM', key.parked, unpack(members)) end
+  budget = budget - #ids
+  record.parked = record.parked - #ids
+  -- What waits for its time is found by its number.
+  if waiting - #ids > record.parked then
+    local last = math.min(record.walked + budget, record.total)
+    for number = record.walked, last - 1 do
+      local id = part_id(request, number)
+      if call('ZREM', key.delayed, id) == 1 then ids[#ids + 1] = id end
+    end
+    budget = budget - (last - record.walked)
+    record.walked = last < record.total and last or 0
+  end
+  this.budget = budget
+  local n = #ids
+  if n > 0 then
+    local facts, ending = {}, cmsgpack.pack({
+      request = request, outcome = 'cancelled', ended_at = this.now,
+    })
+    for i = 1, n do facts[2 * i - 1], facts[2 * i] = ids[i], ending end
+    call('HSET', key.facts, unpack(facts))
+    call('HDEL', key.jobs, unpack(ids))
+    call('HDEL', key.holds, unpack(ids))
+    record.results = record.results - call('HDEL', key.results, unpack(ids))
+    record.cancelled = record.cancelled + n
+    tell('cancelled', ids)
+  end
+  call('ZADD', key.terms, waiting > n and this.now or MAX_INSTANT, request)
+end
+
+-- The request is over: told once, remembered for a while, its follow-up added.
+local function end_request(request, record)
+  record.outcome = record.failed + record.handled > 0 and FAILED or COMPLETED
+  if record.stopping > 0 then record.outcome, record.stopping = record.stopping, 0 end
+  record.ended_at, record.endings, record.walked = this.now, record.endings + 1, 0
+  call('ZADD', key.terms, after_ms(record.keep_for_ms), request)
+  local follow_up = read_update(call('HGET', key.requests, request .. '/end'))
+  if follow_up then
+    -- That of an earlier request of this name may still be there.
+    local id, number = request .. string.format('/end/%d', record.endings), record.endings
+    while not is_free(id, false) do
+      number = number + 1
+      id = request .. string.format('/end/%d', number)
+    end
+    call('ZREM', key.ended, id)
+    call('HDEL', key.results, id)
+    local delay = tonumber(follow_up.after)
+    if delay then follow_up.due = after_ms(delay) end
+    become(id, follow_up)
+  end
+  tell('ended', {request})
+end
+
+-- Decide what follows from what was counted since the last time: endings, and turns. numbers:
+-- new ones for those who had their turn.
+local function decide_met(numbers)
+  local met, i, turns = this.met, 1, {}
+  while i <= #met.todo do
+    local owner = met.todo[i]
+    local record = met.records[owner]
+    met.is_todo[owner] = nil  -- It may be met again: the follow-up of another may be its job.
+    if record then
+      if record.stopping > 0 then empty_request(owner, record) end
+      if record.sealed == 1 and record.outcome == 0 and settled(record) >= record.total then
+        end_request(owner, record)
+      end
+      set_turn(owner, record, numbers and numbers[owner], turns)
+    else
+      call('ZREM', key.turns, owner)
+    end
+    i = i + 1
+  end
+  met.todo, met.is_todo = {}, {}
+  if #turns > 0 then call('ZADD', key.turns, unpack(turns)) end
+end
+
+-- Decide, and write the records that this call has met.
+local function settle_met(numbers)
+  decide_met(numbers)
+  local packed = {}
+  for _, owner in ipairs(this.met.names) do
+    local record = this.met.records[owner]
+    if record and (record.group == 0 or record.total > 0) then
+      packed[#packed + 1] = owner
+      packed[#packed + 1] = pack_request(record)
+    else
+      call('HDEL', key.requests, owner, owner .. '/end')
+      call('ZREM', key.terms, owner)
+    end
+  end
+  if #packed > 0 then call('HSET', key.requests, unpack(packed)) end
+end
+
+local function settle_requests(numbers)
+  if this.met then settle_met(numbers) end
+end
+
+-- ended -> forgotten: first what is kept of its parts.
+local function forget_request(request, record)
+  -- Parts that wait for somebody's decision keep their request.
+  if record.failed + record.running > 0 then
+    call('ZADD', key.terms, after_ms(math.max(record.keep_for_ms, 1000)), request)
+    return
+  end
+  local last, ids = math.min(record.walked + this.budget, record.total), {}
+  for number = record.walked, last - 1 do ids[#ids + 1] = part_id(request, number) end
+  if #ids > 0 then
+    record.results = record.results - call('HDEL', key.results, unpack(ids))
+    record.forgotten = record.forgotten + call('HDEL', key.facts, unpack(ids))
+  end
+  record.walked, this.budget = last, this.budget - #ids
+  if last < record.total then return end
+  this.met.records[request] = false
+  tell('forgotten', {request})
+end
+
+-- Requests whose time has come: open for too long, to be emptied, or to be forgotten.
+local function tend()
+  this.budget = this.budget or MAX_JOBS
+  local due = call('ZRANGE', key.terms, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, 100)
+  for _, request in ipairs(due) do
+    local record = this.budget > 0 and request_of(request)
+    if record then
+      this.budget = this.budget - 1
+      if record.outcome > 0 then
+        forget_request(request, record)
+      elseif record.sealed == 0 and record.group == 0 then
+        record.stopping, record.sealed, record.reason = FAILED, 1, 'open for too long'
+      elseif record.stopping == 0 then
+        call('ZADD', key.terms, MAX_INSTANT, request)
+      end
+    end
+  end
+end

@@ -1,0 +1,256 @@
+-- requests: what is known of a request, and which parts of it wait
+--
+-- The facts of a part name its request, those of a job of a group its group: its owner. A group
+-- is a request that never ends. A job that waits for its owner's turn stands in `parked` as
+--     <length of the owner, 3 digits><owner><99 - priority, 2><place, 10><number, 14><id>
+-- The place of a part is its number in the request. One that goes behind the others gets the
+-- place of the last, and a number of the sequence; a job of a group has no place but a number.
+-- Both are in its facts then, so that it can be found.
+--
+-- A record is a list of numbers and, last, why it failed; `record.<field>` is filled in by
+-- script.py, in the order of `Record` in replies.py. It is read once per call, counted in, and
+-- written by settle_requests: as doubles, which costs a fifth of msgpack. The follow-up of a
+-- request stands beside its record, as '<request>/end'.
+
+local function read_request(packed)
+  if not packed or #packed < RECORD_BYTES then return false end
+  local record, sum = {struct.unpack(RECORD_FORMAT, packed)}, 0
+  for i = 1, field.turn do sum = sum + record[i] end
+  -- Whoever wrote there, the queue must go on.
+  local priority = record.priority
+  if not (sum >= 0 and sum % 1 == 0 and sum < 16 * MAX_INSTANT) then
+    for i = 1, field.turn do
+      local number = record[i]
+      local sound = number >= -1 and number % 1 == 0 and number <= MAX_INSTANT
+      if not sound then record[i] = i == field.limit and -1 or 0 end
+    end
+  end
+  if not (priority >= 0 and priority <= MAX_PRIORITY) then record.priority = 50 end
+  record.reason = string.sub(packed, RECORD_BYTES + 1)
+  return record
+end
+
+local function pack_request(record)
+  local numbers = struct.pack(RECORD_FORMAT, unpack(record, 1, field.turn))
+  return record.reason == '' and numbers or numbers .. record.reason
+end
+
+-- Those that this call has met, and those of them about which something is to be decided.
+local function met_requests()
+  if not this.met then
+    this.met = {names = {}, records = {}, todo = {}, is_todo = {}, packed = {}}
+  end
+  return this.met
+end
+
+-- Look up many at once, as one by one costs five times as much.
+local function look_up(owners)
+  if #owners < 2 then return end
+  local packed = met_requests().packed
+  for i, found in ipairs(call('HMGET', key.requests, unpack(owners))) do
+    packed[owners[i]] = found
+  end
+end
+
+-- A name under which a record may stand: what ends in '/end' is a follow-up.
+local function owner_name(text)
+  if string.sub(name(text, 'request'), -4) == '/end' then refuse('INVALID', 'request') end
+  return text
+end
+
+-- The record of an owner, false where there is none. Whoever asks for it may change it.
+local function request_of(owner)
+  local met = this.met or met_requests()
+  local record = met.records[owner]
+  if record == nil then
+    record = read_request(met.packed[owner] or call('HGET', key.requests, owner))
+    this.has_requests = this.has_requests or record ~= false
+    met.records[owner] = record
+    met.names[#met.names + 1] = owner
+  end
+  if not met.is_todo[owner] then
+    met.is_todo[owner] = true
+    met.todo[#met.todo + 1] = owner
+  end
+  return record
+end
+
+-- A record where there was none.
+local function new_request(owner)
+  request_of(owner)
+  this.has_requests = true
+  local record = {}
+  for i = 1, field.turn do record[i] = 0 end
+  record.reason = ''
+  record.opened_at, record.limit, record.priority = this.now, -1, 50
+  this.met.records[owner] = record
+  return record
+end
+
+-- Count a job in or out of one of the counters of its owner. Returns the record, if any.
+local function count(facts, counter, by)
+  local owner = facts.request or facts.group
+  local record = owner and request_of(owner)
+  if record then record[counter] = record[counter] + by end
+  return record
+end
+
+-- A lease of a job is over: its place is free.
+local function vacate(facts)
+  local record = count(facts, field.running, -1)
+  if record then record.last_at = this.now end
+end
+
+-- Did somebody cancel this job, or is its request to end?
+local function is_cancelled(facts)
+  if facts.cancelled then return true end
+  local record = facts.request and not facts.failed_at and request_of(facts.request)
+  return record and record.stopping > 0
+end
+
+local function part_id(request, number)
+  return request .. string.format('/%d', number)
+end
+
+-- The request, still there, that this id is or was a part of; nil where it is no part, or one
+-- that is forgotten.
+local function request_in(id)
+  local request, number = string.match(id, '^(.+)/(%d+)$')
+  if not request or #number > 14 then return nil end
+  local record = read_request(call('HGET', key.requests, request))
+  if not record or record.group == 1 or part_id(request, number) ~= id then return nil end
+  local forgotten = record.outcome > 0 and record.walked or 0
+  number = tonumber(number)
+  return number >= forgotten and number < record.total and request or nil
+end
+
+local function parked_prefix(owner)
+  return string.format('%03d', #owner) .. owner
+end
+
+local function parked_member(id, facts)
+  local above, number = MAX_PRIORITY - (facts.priority or 50), facts.number or 0
+  local place = facts.place or facts.request and tonumber(string.match(id, '%d+$')) or 0
+  local order = string.format('%02d%010d%014d', above, place, number)
+  return parked_prefix(facts.request or facts.group) .. order .. id
+end
+
+-- Returns the id, the rank and the owner that a member of `parked` tells.
+local function read_parked(member)
+  local start = 4 + (tonumber(string.sub(member, 1, 3)) or 0)
+  local above = tonumber(string.sub(member, start, start + 1)) or 0
+  local number = tonumber(string.sub(member, start + 12, start + 25)) or 0
+  local id, owner = string.sub(member, start + 26), string.sub(member, 4, start - 1)
+  return id, above * RANKS + number, owner
+end
+
+-- Up to n of the jobs of an owner that wait in `parked`, in their order.
+local function parked_of(owner, record, first, n)
+  local from = parked_prefix(owner)
+  local found = call('ZRANGE', key.parked, '[' .. from, '+', 'BYLEX', 'LIMIT', first,
+    math.max(0, math.min(n, record.parked)))
+  -- Where the record is wrong there are those of others behind.
+  local last = found[#found]
+  while last and string.sub(last, 1, #from) ~= from do
+    found[#found] = nil
+    last = found[#found]
+  end
+  return found
+end
+
+local function count_parked(owner)
+  local from = parked_prefix(owner)
+  return call('ZLEXCOUNT', key.parked, '[' .. from, '(' .. from .. ':')
+end
+
+-- The rank that a member tells, as the text that stands in a hold. Of the place of such a job
+-- its facts tell, so this is its priority.
+local function rank_text(member, length)
+  local above = string.sub(member, length + 4, length + 5)
+  local ranks = this.rank_texts or {}
+  this.rank_texts = ranks
+  local text = ranks[above]
+  if not text then
+    text = string.format('%d', (tonumber(above) or 0) * RANKS)
+    ranks[above] = text
+  end
+  return text
+end
+
+-- -> parked
+local function park(id, facts)
+  call('ZADD', key.parked, 0, parked_member(id, facts))
+  count(facts, field.parked, 1)
+end
+
+-- parked -> nothing. Returns whether it was there.
+local function unpark(id, facts)
+  if not (facts.request or facts.group) then return false end
+  if call('ZREM', key.parked, parked_member(id, facts)) == 0 then return false end
+  count(facts, field.parked, -1)
+  return true
+end
+
+-- waiting | failed -> nothing. Returns whether it was there.
+local function take_out(id, facts)
+  if call('ZREM', key.ready, id) + call('ZREM', key.delayed, id) > 0 then return true end
+  if unpark(id, facts) then return true end
+  if call('ZREM', key.failed, id) == 0 then return false end
+  count(facts, field.failed, -1)
+  return true
+end
+
+-- n jobs that were not there before become jobs of their group, if they say so.
+local function join(facts, n)
+  local group, limit = facts.group, facts.group_limit
+  facts.group_limit = nil
+  if not group then return end
+  local record = request_of(group)
+  if record and record.group == 0 then
+    facts.group = nil  -- A request has taken the name since.
+    return
+  end
+  if not record then
+    record = new_request(group)
+    record.group = 1
+    call('ZADD', key.terms, MAX_INSTANT, group)
+  end
+  record.total, record.limit = record.total + n, limit or record.limit
+end
+
+local function has_free_place(record)
+  return record.limit < 0 or record.running < record.limit
+end
+
+-- Does a part wait for which there is a place?
+local function has_turn(record)
+  return record.parked > 0 and record.outcome + record.stopping == 0 and has_free_place(record)
+end
+
+-- A turn where there is a free place and a part that waits, and only there. `record.turn` is its
+-- rank, or 0; number: a new number for it, or nil; turns: what is to be written.
+local function set_turn(owner, record, number, turns)
+  local rank = record.turn
+  if not has_turn(record) then
+    if rank > 0 then call('ZREM', key.turns, owner) end
+    record.turn = 0
+    return
+  end
+  -- The jobs of a group have priorities of their own, the parts of a request have its.
+  local above = MAX_PRIORITY - record.priority
+  if record.group == 1 then
+    local _, its_rank = read_parked(parked_of(owner, record, 0, 1)[1] or '')
+    above = math.floor(its_rank / RANKS)
+  end
+  if not number and rank > 0 then number = rank % RANKS end
+  if not number then
+    redis.pcall('HINCRBY', key.meta, 'requeued', 1)
+    number = take_numbers(1) + 1
+  end
+  record.turn = above * RANKS + number
+  if record.turn ~= rank then
+    turns[#turns + 1] = record.turn
+    turns[#turns + 1] = owner
+  end
+  this.grantable = true
+end
