@@ -36,13 +36,13 @@ _RECOUNTS = 5
 _HASHES = ("payloads", "holds", "facts", "successors", "results", "records of requests", "turns")
 
 
-def chunks(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def chunks(items: Iterable[T], size: Callable[[T], int], most: int = MAX_JOBS) -> Iterator[list[T]]:
     """Cut jobs or settles into what one call may carry."""
     chunk: list[T] = []
     room = MAX_BYTES
     for item in items:
         bytes_ = size(item)
-        if chunk and (len(chunk) == MAX_JOBS or bytes_ > room):
+        if chunk and (len(chunk) == most or bytes_ > room):
             yield chunk
             chunk, room = [], MAX_BYTES
         chunk.append(item)

@@ -62,7 +62,7 @@ class Request:
         return self.queue._run(self._ask.add(data, number, delay, at, options))
 
     def add_many(self, pieces: Iterable[object], **options: Unpack[JobOptions]) -> int:
-        """Add any number of parts, in calls of at most 1000; return how many were new.
+        """Add any number of parts, in calls of at most 500; return how many were new.
 
         Takes pieces as it goes, so they need not all be in memory.
         """

@@ -420,7 +420,7 @@ SCENARIOS = (
     ),
     Scenario(
         "add parts in two calls",
-        lambda s: s.queue.request("r").add_many(["x"] * 1001),
+        lambda s: s.queue.request("r").add_many(["x"] * 501),
         a_request,
         requests=2,
     ),
