@@ -12,8 +12,6 @@ from model.values import NEVER, Change, EndedPart, Job, Request, after
 
 MOST_PER_CALL = 1000
 """Jobs that one call moves: of a request with more of them the next call takes the others."""
-MOST_TENDED = 100
-"""Requests that are tended in one call."""
 
 
 class Closing(Jobs):
@@ -98,7 +96,7 @@ class Closing(Jobs):
         """Stop what is open for too long, go on with what is to be emptied, forget what is over."""
         due = [request for request in self.requests.values() if request.term <= now]
         due.sort(key=lambda request: (request.term, request.name.encode()))
-        for request in due[:MOST_TENDED]:
+        for request in due:
             if self.room == 0:
                 return
             self.room -= 1

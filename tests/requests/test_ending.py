@@ -320,3 +320,12 @@ def test_parts_are_revived_at_the_end_of_their_request_as_if_they_had_never_run(
         lease = take(queue)
         assert (lease.id, lease.failures) == (id, 0)
         queue.complete(lease)
+
+
+def test_one_tidy_forgets_however_many_have_ended(queue: Queue, clock: Clock) -> None:
+    for n in range(250):
+        queue.request(f"r{n}", keep_for=1).open()
+        queue.request(f"r{n}").seal()
+    clock.advance(1)
+    assert queue.tidy().tended == 250
+    assert queue.requests() == []

@@ -143,7 +143,8 @@ end
 -- Requests whose time has come: open for too long, to be emptied, or to be forgotten.
 local function tend()
   this.budget = this.budget or MAX_JOBS
-  local due = call('ZRANGE', key.terms, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, 100)
+  local due = call('ZRANGE', key.terms, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, this.budget)
+  look_up(due)
   for _, request in ipairs(due) do
     local record = this.budget > 0 and request_of(request)
     if record then
