@@ -16,11 +16,11 @@ import redis
 from conftest import Clock
 from holdfast import Lease, NewJob, Queue, Request, ServerRefused
 from holdfast.engine import calls
-from holdfast.engine.calls import Call, Entry, Failure
+from holdfast.engine.call import Call, Entry, Failure
 from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
 from holdfast.engine.script import Script
 from holdfast.keys import NAMES, queue_keys
-from holdfast.requests import PartState
+from holdfast.progress import PartState
 from support import Kind, TestServer, command_on
 
 T = TypeVar("T")

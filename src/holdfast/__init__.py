@@ -34,9 +34,9 @@ from holdfast.job import (
     Update,
     WorkerInfo,
 )
+from holdfast.progress import GroupStatus, Part, RequestStatus
 from holdfast.queue import Queue
 from holdfast.request import Request
-from holdfast.requests import GroupStatus, Part, RequestStatus
 from holdfast.server import Server
 
 __all__ = [

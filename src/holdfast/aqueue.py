@@ -14,7 +14,7 @@ from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
 from holdfast.asking import Asker, Done, Requeue
 from holdfast.engine import calls
-from holdfast.engine.calls import Call
+from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
 from holdfast.explaining import explain
 from holdfast.flows import Flow
@@ -38,15 +38,8 @@ from holdfast.job import (
     WorkerInfo,
     read_events,
 )
-from holdfast.requests import (
-    GroupStatus,
-    OnFailure,
-    RequestStatus,
-    group_of,
-    set_group_limit,
-    status_of,
-    walk,
-)
+from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
+from holdfast.requests import OnFailure, set_group_limit, walk
 from holdfast.wire import Packer
 
 if TYPE_CHECKING:

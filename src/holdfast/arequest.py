@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
 from holdfast.job import Duration, Instant, JobOptions, Receipt
-from holdfast.requests import Part, RequestAsker, RequestStatus
+from holdfast.progress import Part, RequestStatus
+from holdfast.requests import RequestAsker
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -14,7 +14,7 @@ import hiredis
 from holdfast import arguments, wire
 from holdfast.address import Address, parse
 from holdfast.embedded import Embedded
-from holdfast.engine.calls import Call
+from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused
 from holdfast.incarnation import Incarnation
 from holdfast.server import CONNECT_SECONDS, PATIENCE_SECONDS, REPLY_SECONDS, embedded_path, log

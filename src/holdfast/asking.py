@@ -15,7 +15,8 @@ from holdfast import arguments, codec, flows
 from holdfast.backoff import retry_ms
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.engine import calls
-from holdfast.engine.calls import Call, Entry, Granted, Settle
+from holdfast.engine.call import Call, Entry, Settle
+from holdfast.engine.calls import Granted
 from holdfast.engine.replies import Shown
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import InvalidArgument, JobNotFound, LeaseLost, WrongState

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 from msgspec.structs import astuple
 
 from holdfast.engine import calls
-from holdfast.engine.calls import Call, Entry, Granted, Settle
+from holdfast.engine.call import Call, Entry, Settle
+from holdfast.engine.calls import Granted
 from holdfast.engine.replies import Record
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import HoldfastError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast import flows
 from holdfast.asking import Asker, Done, Requeue
 from holdfast.engine import calls
-from holdfast.engine.calls import Call
+from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
 from holdfast.explaining import explain
 from holdfast.flows import Flow
@@ -36,16 +36,9 @@ from holdfast.job import (
     WorkerInfo,
     read_events,
 )
+from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.request import Request
-from holdfast.requests import (
-    GroupStatus,
-    OnFailure,
-    RequestStatus,
-    group_of,
-    set_group_limit,
-    status_of,
-    walk,
-)
+from holdfast.requests import OnFailure, set_group_limit, walk
 from holdfast.server import Server
 from holdfast.wire import Packer
 

@@ -19,7 +19,7 @@ import hiredis
 from holdfast import arguments, wire
 from holdfast.address import Address, parse
 from holdfast.embedded import Embedded
-from holdfast.engine.calls import Call
+from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused, ServerUnavailable
 from holdfast.incarnation import Incarnation
 

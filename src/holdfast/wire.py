@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import hiredis
 
-from holdfast.engine.calls import Call
+from holdfast.engine.call import Call
 from holdfast.engine.script import Script
 from holdfast.errors import (
     HoldfastError,

@@ -216,3 +216,11 @@ def test_garbage_in_a_field_of_a_record_stops_neither_the_queue_nor_a_repair(
         assert all(queue.complete_many(leases))
         leases = queue.lease_many(9, 30)
     assert request.status().state == "completed"
+
+
+def test_a_follow_up_is_not_taken_for_a_record_whatever_its_bytes_are(
+    queue: Queue, spoiled: Behind
+) -> None:
+    queue.request("r").open()
+    spoiled("HSET", "requests", "r/end", pack_record(total=5))
+    assert queue.add(b"", id="r/end/1")

@@ -11,7 +11,8 @@ from conftest import Clock
 from engine_support import CHANGES, Behind, call_of, ids, populate, script_of, take
 from holdfast import NewJob, Queue
 from holdfast.engine import calls
-from holdfast.engine.calls import SCRIPTS, Call
+from holdfast.engine.call import Call
+from holdfast.engine.calls import SCRIPTS
 
 REPEATED = [kind for kind in CHANGES if kind != "delete"]
 

@@ -13,7 +13,7 @@ from conftest import Clock
 from engine_support import Behind, command_calls, ids, pack, take
 from holdfast import NewJob, Queue
 from holdfast.engine import calls
-from holdfast.engine.calls import Call, Entry
+from holdfast.engine.call import Call, Entry
 from holdfast.keys import NAMES
 
 MIB = 1024 * 1024

@@ -8,7 +8,8 @@ import pytest
 from engine_support import words
 from holdfast import InvalidArgument
 from holdfast.engine import calls
-from holdfast.engine.calls import LEASE, PAUSE, SCRIPTS, Call
+from holdfast.engine.call import Call
+from holdfast.engine.calls import LEASE, PAUSE, SCRIPTS
 from holdfast.keys import NAMES, queue_keys
 from holdfast.wire import Packer
 

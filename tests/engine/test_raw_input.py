@@ -13,7 +13,8 @@ from engine_support import Behind, call_of, pack
 from holdfast import Lease, NewJob, Queue
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.engine import calls
-from holdfast.engine.calls import SCRIPTS, Entry
+from holdfast.engine.call import Call, Entry, Failure
+from holdfast.engine.calls import SCRIPTS
 from holdfast.engine.script import Script
 
 LEASE = Lease("a", b"", "nobody.1")
@@ -72,7 +73,7 @@ def _pairs() -> list[tuple[Lease, bytes]]:
     return [(Lease(f"id-{n}", b"", f"nobody.t{n // 2}"), b"result") for n in range(4)]
 
 
-def _failures() -> list[calls.Failure]:
+def _failures() -> list[Failure]:
     return [(f"id-{n}", f"nobody.t{n // 2}", 7000, b"why") for n in range(4)]
 
 
@@ -244,7 +245,7 @@ def _entry(id: str, payload: bytes = b"", *, priority: int = 50) -> Entry:
     return Entry(id, payload, False, priority, b"", b"")
 
 
-TOO_MUCH: dict[str, Callable[[], calls.Call[Any]]] = {
+TOO_MUCH: dict[str, Callable[[], Call[Any]]] = {
     "jobs": lambda: calls.add([_entry(str(n)) for n in range(1001)]),
     "jobs in groups": lambda: calls.add([_entry(str(n), priority=n % 2) for n in range(1001)]),
     "bytes": lambda: calls.add([_entry(str(n), b"x" * 1_000_000) for n in range(9)]),

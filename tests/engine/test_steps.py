@@ -10,6 +10,7 @@ from conftest import Clock
 from engine_support import Behind, opened
 from holdfast import InvalidArgument, NewJob, Queue, Request
 from holdfast.engine import calls
+from holdfast.engine.call import Call
 
 
 def held_up(queue: Queue, parts: int, **options: Any) -> Request:
@@ -200,7 +201,7 @@ def test_the_lowest_and_the_highest_priority_are_in_order(
     assert [job.priority for job in queue.peek()] == [priority]
 
 
-NOTHING: dict[str, calls.Call[Any]] = {
+NOTHING: dict[str, Call[Any]] = {
     "audit": calls.audit(count=0),
     "cancel_matching": calls.cancel_matching(b"x", count=0),
     "recall": calls.recall(holder="h", count=0),

@@ -10,7 +10,7 @@ from conftest import Clock
 from engine_support import Behind, pack, take
 from holdfast import Job, Lease, NewJob, Queue, Update
 from holdfast.engine import calls
-from holdfast.engine.calls import Entry
+from holdfast.engine.call import Entry
 
 
 def shown(queue: Queue, id: str = "a") -> Job:

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import asking
 from holdfast.engine import calls
-from holdfast.engine.calls import Entry
+from holdfast.engine.call import Entry
 from holdfast.engine.replies import read_flags
 from holdfast.engine.replies import read_receipts as read_letters
 from holdfast.job import NO_FACTS, Facts, Receipt, Update

@@ -16,7 +16,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from holdfast.engine import calls
-from holdfast.engine.calls import Call, Entry
+from holdfast.engine.call import Call, Entry
 from holdfast.job import Update
 from model.values import NEVER, Settle
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from holdfast import arguments
 from holdfast.engine import calls
-from holdfast.engine.calls import Call, Entry
+from holdfast.engine.call import Call, Entry
 from model import views
 from model.choices import CALLERS, HOUR, START, Pick, Time, Wanted
 from model.engine import Engine, Wire

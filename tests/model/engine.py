@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast import flows
 from holdfast.engine import calls
-from holdfast.engine.calls import Call
+from holdfast.engine.call import Call
 from holdfast.engine.replies import read_record
 from holdfast.keys import NAMES, queue_keys
 from holdfast.wire import pack

@@ -75,6 +75,15 @@ def pid_in(directory: Path, lock: str) -> int:
     return int((directory / lock).read_text().split()[0])
 
 
+def files_open_in(pid: int) -> set[str]:
+    """Name what a process has open; what it closes while we look is not counted."""
+    names = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            names.add(str(file.readlink()))
+    return names
+
+
 def runs(pid: int) -> bool:
     """Say whether a process has not ended; one that only waits to be reaped has."""
     try:
@@ -282,8 +291,7 @@ def test_it_keeps_nothing_open_that_its_starter_had_open(user: Embedded) -> None
         os.set_inheritable(file.fileno(), True)
         user.ensure()
         for lock in ("server.lock", "keeper.lock"):
-            open_files = Path(f"/proc/{pid_in(user.directory, lock)}/fd").iterdir()
-            assert file.name not in [str(path.readlink()) for path in open_files]
+            assert file.name not in files_open_in(pid_in(user.directory, lock))
 
 
 def test_a_killed_keeper_is_replaced_and_the_new_one_stops_the_server(user: Embedded) -> None:
@@ -517,7 +525,7 @@ def test_it_listens_on_its_socket_and_nowhere_else(user: Embedded) -> None:
     pid = pid_in(user.directory, "server.lock")
     if not Path("/proc/self/fd").exists():
         pytest.skip("no /proc to look into")
-    files = {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
+    files = files_open_in(pid)
     tables = "".join(Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
     tcp = {f"socket:[{line.split()[9]}]" for line in tables.splitlines()}
     assert any(file.startswith("socket:") for file in files)

@@ -329,3 +329,14 @@ def test_one_tidy_forgets_however_many_have_ended(queue: Queue, clock: Clock) ->
     clock.advance(1)
     assert queue.tidy().tended == 250
     assert queue.requests() == []
+
+
+def test_the_follow_up_of_an_earlier_request_of_this_name_is_not_in_the_way(
+    queue: Queue, clock: Clock
+) -> None:
+    for payload in (b"first", b"second"):
+        with queue.request("r", keep_for=0, follow_up=payload):
+            pass
+        clock.advance(1)
+        queue.tidy()
+    assert [lease.id for lease in queue.lease_many(9, 30)] == ["r/end/1", "r/end/2"]

@@ -6,7 +6,18 @@ import pytest
 
 from conftest import Clock
 from engine_support import Behind, ids, take
-from holdfast import GroupStatus, JobExists, JobNotFound, NewJob, Queue, Update, WrongState
+from holdfast import (
+    GroupStatus,
+    InvalidArgument,
+    JobExists,
+    JobNotFound,
+    JobOptions,
+    NewJob,
+    Queue,
+    Update,
+    WrongState,
+)
+from holdfast.engine import calls
 from request_support import fill, work_off
 
 
@@ -276,3 +287,32 @@ def test_the_defaults_of_a_queue_may_name_a_group(queue: Queue) -> None:
     grouped.add_many([b"", b""])
     grouped.add(b"")
     assert group_of(queue) == GroupStatus("g", 1, 3, 0, 3)
+
+
+def test_one_call_may_have_to_do_with_thousands_of_groups(queue: Queue, clock: Clock) -> None:
+    """As many as it completes, promotes, takes back, tends and gives out: a thousand of each."""
+    a_thousand = range(1000)
+    queue.add_many(NewJob(b"", group=f"done {n}") for n in a_thousand)
+    done = queue.lease_many(1000, 60)
+    queue.add_many(NewJob(b"", group=f"lapsing {n}") for n in a_thousand)
+    assert len(queue.lease_many(1000, 1)) == 1000
+    queue.add_many(NewJob(b"", group=f"due {n}", delay=1) for n in a_thousand)
+    queue.add_many(NewJob(b"", group=f"ready {n}", priority=90) for n in a_thousand)
+    for n in a_thousand:
+        queue._run(calls.open_request(f"late {n}", open_for_ms=1000))
+    clock.advance(1)
+    leases = queue.lease_many(1000, 60, complete=done)
+    assert (len(leases), sum(leases.completed)) == (1000, 1000)
+    assert {status.state for status in queue.requests()} == {"failed"}
+    assert queue.counts().parked == 2000
+    assert queue.audit() == []
+
+
+def test_a_limit_that_is_a_default_goes_with_its_group(queue: Queue, clock: Clock) -> None:
+    defaults: JobOptions = {"group": "g", "group_limit": 1}
+    other = Queue(queue.name, queue.server, defaults=defaults, clock=clock)
+    other.add_many([b"1", b"2", NewJob(b"3", group=None)])
+    other.add(b"4", group=None)
+    assert sorted(lease.data for lease in queue.lease_many(9, 30)) == [b"1", b"3", b"4"]
+    with pytest.raises(InvalidArgument, match="group_limit needs a group"):
+        other.add(b"", group=None, group_limit=2)

@@ -202,3 +202,17 @@ def test_sealing_twice_is_sealing_once(queue: Queue) -> None:
     assert work_off(queue) == ["r/0"]
     request.seal()
     assert (request.status().state, request.status().endings) == ("completed", 1)
+
+
+def test_what_went_wrong_in_the_block_is_not_hidden_by_a_cancel_that_fails(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def go_wrong() -> None:
+        with queue.request("r") as request:
+            request.add(b"")
+            queue.delete()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        go_wrong()
+    assert "could not be cancelled" in caplog.text

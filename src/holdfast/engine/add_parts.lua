@@ -49,8 +49,9 @@ if n > 0 then
     ids[i] = part_id(request, before + i - 1)
     jobs[2 * i - 1], jobs[2 * i] = ids[i], ARGV[8 + skipped + i]
   end
+  local has_endings = call('ZCARD', key.ended) > 0
   for i, payload in ipairs(call('HMGET', key.jobs, unpack(ids))) do
-    if payload or call('ZSCORE', key.ended, ids[i]) then
+    if payload or has_endings and call('ZSCORE', key.ended, ids[i]) then
       refuse('TAKEN', string.format('%d', before + i - 1))
     end
   end

@@ -6,12 +6,23 @@ here again. Each function bears the name of its transition and of its Lua file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final
 
-import msgspec
-
+from holdfast.engine.call import (
+    Call,
+    Entry,
+    Failure,
+    Place,
+    Settle,
+    failures_words,
+    flag,
+    groups_words,
+    place_words,
+    results_words,
+    settles_words,
+)
 from holdfast.engine.replies import (
     FLAG,
     STATES,
@@ -40,8 +51,6 @@ from holdfast.job import (
     Tidied,
     WorkerInfo,
 )
-
-T = TypeVar("T")
 
 # Scripts that free or move work run on a full server, so that it can be drained.
 # Those that add do not.
@@ -81,124 +90,12 @@ PARTS: Final = Script("parts", "no-writes")
 SCRIPTS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Script))
 
 
-class Call(Generic[T]):
-    """One call of one script."""
-
-    __slots__ = ("args", "ids", "listen", "read", "script", "undo", "wait")
-
-    def __init__(
-        self,
-        script: Script,
-        args: list[bytes],
-        read: Callable[[Any], T],
-        *,
-        wait: float = 0,
-        listen: bool = True,
-        undo: Callable[[T], Call[Any] | None] | None = None,
-        ids: Sequence[str] = (),
-    ) -> None:
-        self.script = script
-        self.args = args
-        self.read = read
-        self.wait = wait
-        """Seconds to wait before the script runs,"""
-        self.listen = listen
-        """or until a wake is heard."""
-        self.undo = undo
-        """What to call when the answer came but nobody is there any more to take it."""
-        self.ids = ids
-        """The ids that a refusal may point at."""
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """A job on its way into the queue, checked and encoded."""
-
-    id: str
-    payload: bytes
-    fresh: bool
-    """The id was made here, so nobody else can have it."""
-    priority: int
-    due: bytes
-    options: bytes
-    grouped: bool = False
-    """It is of a group."""
-
-
-Settle: TypeAlias = tuple[str, str, bytes | None]
-"""An id, the token of its lease, and the result if it has one."""
-
-Failure: TypeAlias = tuple[str, str, int, bytes]
-"""An id, the token of its lease, ms until it may be tried again, and why."""
-
 _LETTERS: Final = {state: letter.encode() for letter, state in STATES.items()}
 _EXTENDED: Final = {
     ord("0"): Extended.LOST,
     ord("1"): Extended.HELD,
     ord("c"): Extended.CANCELLED,
 }
-
-
-# ------------------------------------------------------------------ arguments
-
-
-def _groups(entries: Sequence[Entry]) -> list[bytes]:
-    """Write jobs as runs that share everything but id and payload."""
-    args: list[bytes] = []
-    size_at = run = 0
-    last = None
-    for entry in entries:
-        shared = (entry.fresh, entry.priority, entry.due, entry.options)
-        if shared != last:
-            if last:
-                args[size_at] = b"%d" % run
-            last, run, size_at = shared, 0, len(args) + 4
-            args += (_flag(entry.fresh), b"%d" % entry.priority, entry.due, entry.options, b"")
-        args += (entry.id.encode(), entry.payload)
-        run += 1
-    if last:
-        args[size_at] = b"%d" % run
-    return args
-
-
-def _settles(settles: Sequence[Settle]) -> list[bytes]:
-    """Write settles as runs that present the same token."""
-    groups: list[tuple[str, list[bytes]]] = []
-    last = None
-    for id, token, _ in settles:
-        if token != last:
-            groups.append((token, []))
-            last = token
-        groups[-1][1].append(id.encode())
-    args = [b"%d" % len(groups)]
-    for token, ids in groups:
-        args += (token.encode(), b"%d" % len(ids), *ids)
-    return args
-
-
-def _results(settles: Sequence[Settle]) -> list[bytes]:
-    """Write results, each with the number of its settle."""
-    args = [b""]
-    for number, (_, _, result) in enumerate(settles, 1):
-        if result is not None:
-            args += (b"%d" % number, result)
-    args[0] = b"%d" % (len(args) // 2)
-    return args
-
-
-def _failures(failures: Sequence[Failure]) -> list[bytes]:
-    args: list[bytes] = []
-    for id, token, after_ms, reason in failures:
-        args += (token.encode(), id.encode(), b"%d" % after_ms, reason)
-    return args
-
-
-def _place(place: Place) -> tuple[bytes, bytes]:
-    set_number, position = place
-    return b"%d" % set_number, b"%d" % position if position else b""
-
-
-def _flag(value: bool) -> bytes:
-    return b"1" if value else b"0"
 
 
 # -------------------------------------------------------------------- replies
@@ -225,7 +122,7 @@ def add(entries: Sequence[Entry], *, on_conflict: str = "ignore") -> Call[list[R
     ids = [entry.id for entry in entries] if on_conflict == "raise" else ()
     return Call(
         ADD_GROUPED if any(entry.grouped for entry in entries) else ADD,
-        [on_conflict.encode(), *_groups(entries)],
+        [on_conflict.encode(), *groups_words(entries)],
         lambda reply: read_receipts(entries, reply),
         ids=ids,
     )
@@ -235,7 +132,7 @@ def update(entries: Sequence[Entry], how: bytes) -> Call[list[Receipt]]:
     """Add jobs; change those whose id is taken (`how`: see `update_of` in adding.lua)."""
     return Call(
         UPDATE,
-        [how, *_groups(entries)],
+        [how, *groups_words(entries)],
         lambda reply: read_receipts(entries, reply),
         ids=[entry.id for entry in entries],
     )
@@ -270,8 +167,8 @@ def lease(
     def undo(granted: Granted) -> Call[list[bool]] | None:
         return release(settles_of(granted.leases)) if granted.leases else None
 
-    args = [token.encode(), b"%d" % lease_ms, b"%d" % count, _flag(to_the_back), _flag(failed)]
-    args += [*_settles(complete), *_results(complete)]
+    args = [token.encode(), b"%d" % lease_ms, b"%d" % count, flag(to_the_back), flag(failed)]
+    args += [*settles_words(complete), *results_words(complete)]
     # A wake tells of ready jobs: who wants failed ones must not take it from the others.
     return Call(LEASE, args, read, wait=wait, listen=not failed, undo=undo)
 
@@ -283,7 +180,7 @@ def complete(
     add: Sequence[Entry] = (),
 ) -> Call[list[bool]]:
     """Complete jobs; with `add`, complete one and add its follow-ups."""
-    args = [_flag(force), *_settles(settles), *_results(settles), *_groups(add)]
+    args = [flag(force), *settles_words(settles), *results_words(settles), *groups_words(add)]
     return Call(COMPLETE_AND_ADD if add else COMPLETE, args, read_flags)
 
 
@@ -296,35 +193,31 @@ def release(
 ) -> Call[list[bool]]:
     """Give jobs back, at no cost unless `lapsed` says why a run did not answer."""
     after = b"" if after_ms is None else b"%d" % after_ms
-    return Call(RELEASE, [after, _flag(to_the_back), lapsed, *_settles(settles)], read_flags)
+    return Call(RELEASE, [after, flag(to_the_back), lapsed, *settles_words(settles)], read_flags)
 
 
 def retry(failures: Sequence[Failure]) -> Call[list[bool]]:
     """Count a failure of each and try again later, or fail what has spent its failures."""
-    return Call(RETRY, _failures(failures), read_flags)
+    return Call(RETRY, failures_words(failures), read_flags)
 
 
 def fail(failures: Sequence[Failure]) -> Call[list[bool]]:
     """Fail jobs at once."""
-    return Call(FAIL, _failures(failures), read_flags)
+    return Call(FAIL, failures_words(failures), read_flags)
 
 
 def extend(settles: Sequence[Settle], lease_ms: int) -> Call[list[Extended]]:
     """Let leases lapse later."""
     return Call(
         EXTEND,
-        [b"%d" % lease_ms, *_settles(settles)],
+        [b"%d" % lease_ms, *settles_words(settles)],
         lambda reply: [_EXTENDED[flag] for flag in reply[0]],
     )
 
 
 def cancel(ids: Sequence[str], *, running: bool = True) -> Call[list[bool]]:
     """Let jobs not run again; True where this call is the reason."""
-    return Call(CANCEL, [_flag(running), *(id.encode() for id in ids)], read_flags)
-
-
-Place: TypeAlias = tuple[int, int]
-"""Where a walk goes on: the number of a set, and a position in it."""
+    return Call(CANCEL, [flag(running), *(id.encode() for id in ids)], read_flags)
 
 
 def cancel_matching(
@@ -336,7 +229,7 @@ def cancel_matching(
         cancelled, following, position = reply
         return cancelled, (following, position) if following else None
 
-    args = [_flag(running), payload, *_place(place), b"%d" % count]
+    args = [flag(running), payload, *place_words(place), b"%d" % count]
     return Call(CANCEL_MATCHING, args, read)
 
 
@@ -364,7 +257,7 @@ def recall(
     """
     longer = b"" if longer_than_ms is None else b"%d" % longer_than_ms
     place = b"%d" % position if position else b""
-    args = [holder.encode(), longer, _flag(to_the_back), place, b"%d" % count]
+    args = [holder.encode(), longer, flag(to_the_back), place, b"%d" % count]
     return Call(RECALL, args, lambda reply: (reply[0], reply[1]))
 
 
@@ -390,7 +283,7 @@ def tidy(
 ) -> Call[Tidied]:
     """Promote, reclaim, prune, drop what failed long ago: at most MAX_JOBS of each."""
     longer = b"" if failed_for_ms is None else b"%d" % failed_for_ms
-    args = [_flag(to_the_back), _flag(force), longer]
+    args = [flag(to_the_back), flag(force), longer]
     return Call(TIDY, args, lambda reply: Tidied(*reply))
 
 
@@ -446,10 +339,10 @@ def open_request(
         request.encode(),
         b"%d" % priority,
         b"" if limit is None else b"%d" % limit,
-        _flag(fail_fast),
+        flag(fail_fast),
         b"%d" % keep_for_ms,
         b"" if open_for_ms is None else b"%d" % open_for_ms,
-        *(_groups([follow_up]) if follow_up else [b""]),
+        *(groups_words([follow_up]) if follow_up else [b""]),
     ]
     return Call(OPEN_REQUEST, args, lambda reply: (reply[0].decode(), reply[1]))
 
@@ -624,7 +517,7 @@ def audit(place: Place = (1, 0), count: int = MAX_JOBS) -> Call[Audited]:
             },
         )
 
-    return Call(AUDIT, [*_place(place), b"%d" % count], read)
+    return Call(AUDIT, [*place_words(place), b"%d" % count], read)
 
 
 def show(id: str) -> Call[Shown | None]:

@@ -12,16 +12,11 @@ if again then return again end
 
 local groups, at = read_settles(5)
 local results = read_results(at)
+local force = ARGV[4] == '1'
 check_types()
+if force then check_endings() end
 
-local ids, numbers, flags, _
-local out = {}
-if ARGV[4] == '1' then
-  check_endings()
-  ids, numbers, flags, out = standing(groups)
-else
-  ids, _, numbers, flags = held(groups)
-end
+local ids, numbers, flags, out = to_complete(groups, force)
 complete(ids, numbers, flags, results, out)
 settle_requests()
 return finish({table.concat(flags)})

@@ -17,13 +17,7 @@ check_groups(follow_ups)
 check_types()
 check_endings()
 
-local ids, numbers, flags, _
-local out = {}
-if ARGV[4] == '1' then
-  ids, numbers, flags, out = standing(groups)
-else
-  ids, _, numbers, flags = held(groups)
-end
+local ids, numbers, flags, out = to_complete(groups, ARGV[4] == '1')
 local added = ''
 if complete(ids, numbers, flags, results, out) then
   added = choose(follow_ups)

@@ -177,8 +177,10 @@ local function pop_by_turns(wanted)
         local member = next_of(turn, record, share)
         if not member or not place(record, 1) then break end
         taken, given, passed[turn] = taken + 1, given + 1, (passed[turn] or 0) + 1
-        local text = rank_text(member, #owner)
-        if record.group == 1 then
+        local text
+        if record.group == 0 then
+          text = rank_text(member, #owner)
+        else
           local _, its_rank = read_parked(member)
           text = string.format('%d', its_rank)  -- It may leave the group while it runs.
         end

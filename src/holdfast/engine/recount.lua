@@ -8,9 +8,9 @@
 local again = begin()
 if again then return again end
 
-local counted = {}
+local tallies = {}
 for at = 5, #ARGV, 8 do
-  counted[#counted + 1] = {
+  tallies[#tallies + 1] = {
     owner = owner_name(ARGV[at]),
     running = whole(ARGV[at + 1], 0, MAX_INSTANT, 'running'),
     failed = whole(ARGV[at + 2], 0, MAX_INSTANT, 'failed'),
@@ -21,27 +21,27 @@ for at = 5, #ARGV, 8 do
     results = whole(ARGV[at + 7], 0, MAX_INSTANT, 'results'),
   }
 end
-if #counted > MAX_JOBS then refuse('INVALID', 'requests') end
+if #tallies > MAX_JOBS then refuse('INVALID', 'requests') end
 check_types()
 check_requests()
 if stamp() ~= ARGV[4] then return finish({'0'}) end
 
 local changed = {}
-for _, count_ in ipairs(counted) do
-  local record = request_of(count_.owner)
+for _, tally in ipairs(tallies) do
+  local record = request_of(tally.owner)
   if record then
-    record.running, record.failed, record.parked = count_.running, count_.failed, count_.parked
-    local there = count_.running + count_.failed + count_.parked + count_.delayed
+    record.running, record.failed, record.parked = tally.running, tally.failed, tally.parked
+    local there = tally.running + tally.failed + tally.parked + tally.delayed
     if record.group == 1 then
       record.total = there
     else
-      local ended = count_.handled + count_.cancelled
-      record.handled, record.cancelled = count_.handled, count_.cancelled
-      record.results, record.forgotten = count_.results, 0
+      local ended = tally.handled + tally.cancelled
+      record.handled, record.cancelled = tally.handled, tally.cancelled
+      record.results, record.forgotten = tally.results, 0
       record.total = math.max(record.total, there + ended)
       record.done = record.total - there - ended
     end
-    changed[#changed + 1] = count_.owner
+    changed[#changed + 1] = tally.owner
   end
 end
 tell('changed', changed)

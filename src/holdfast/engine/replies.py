@@ -14,7 +14,7 @@ from holdfast.job import NO_FACTS, Facts, Job, Problem, Receipt, State, WorkerIn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.calls import Entry
+    from holdfast.engine.call import Entry
 
 STATES: Final[dict[str, State]] = {
     "r": "ready",

@@ -18,7 +18,7 @@ local function read_options(packed)
     end
   end
   if not sound or options.group_limit and not options.group
-    or options.group and string.sub(options.group, -4) == '/end' then
+    or options.group and is_follow_up(options.group) then
     refuse('INVALID', 'options')
   end
   return options

@@ -77,6 +77,14 @@ local function end_request(request, record)
   tell('ended', {request})
 end
 
+-- Write pairs, as many at a time as one command takes.
+local function write_pairs(command, where, pairs_)
+  for first = 1, #pairs_, 2 * MAX_JOBS do
+    local last = math.min(first + 2 * MAX_JOBS - 1, #pairs_)
+    call(command, where, unpack(pairs_, first, last))
+  end
+end
+
 -- Decide what follows from what was counted since the last time: endings, and turns. numbers:
 -- new ones for those who had their turn.
 local function decide_met(numbers)
@@ -97,7 +105,7 @@ local function decide_met(numbers)
     i = i + 1
   end
   met.todo, met.is_todo = {}, {}
-  if #turns > 0 then call('ZADD', key.turns, unpack(turns)) end
+  write_pairs('ZADD', key.turns, turns)
 end
 
 -- Decide, and write the records that this call has met.
@@ -114,7 +122,7 @@ local function settle_met(numbers)
       call('ZREM', key.terms, owner)
     end
   end
-  if #packed > 0 then call('HSET', key.requests, unpack(packed)) end
+  write_pairs('HSET', key.requests, packed)
 end
 
 local function settle_requests(numbers)

@@ -141,6 +141,14 @@ local function standing(groups)
   return ids, numbers, flags, out
 end
 
+-- Which jobs a call completes. Returns ids, which settle each came from, '1' or '0' per settle,
+-- and which were taken out of their sets.
+local function to_complete(groups, force)
+  if force then return standing(groups) end
+  local ids, _, numbers, flags = held(groups)
+  return ids, numbers, flags, {}
+end
+
 -- Fails, before anything was written, when a key that an ending needs is of another type.
 local function check_endings()
   for _, set in ipairs({key.delayed, key.failed, key.ended}) do call('ZCARD', set) end

@@ -9,8 +9,8 @@
 --
 -- A record is a list of numbers and, last, why it failed; `record.<field>` is filled in by
 -- script.py, in the order of `Record` in replies.py. It is read once per call, counted in, and
--- written by settle_requests: as doubles, which costs a fifth of msgpack. The follow-up of a
--- request stands beside its record, as '<request>/end'.
+-- written by settle_requests: as doubles, which costs half of what msgpack does. The follow-up
+-- of a request stands beside its record, as '<request>/end'.
 
 local function read_request(packed)
   if not packed or #packed < RECORD_BYTES then return false end
@@ -52,9 +52,13 @@ local function look_up(owners)
   end
 end
 
--- A name under which a record may stand: what ends in '/end' is a follow-up.
+-- What ends in '/end' is the name of a follow-up, and not of a record.
+local function is_follow_up(owner)
+  return string.sub(owner, -4) == '/end'
+end
+
 local function owner_name(text)
-  if string.sub(name(text, 'request'), -4) == '/end' then refuse('INVALID', 'request') end
+  if is_follow_up(name(text, 'request')) then refuse('INVALID', 'request') end
   return text
 end
 
@@ -116,7 +120,7 @@ end
 -- that is forgotten.
 local function request_in(id)
   local request, number = string.match(id, '^(.+)/(%d+)$')
-  if not request or #number > 14 then return nil end
+  if not request or #number > 14 or is_follow_up(request) then return nil end
   local record = read_request(call('HGET', key.requests, request))
   if not record or record.group == 1 or part_id(request, number) ~= id then return nil end
   local forgotten = record.outcome > 0 and record.walked or 0

@@ -1,0 +1,128 @@
+"""What a call is made of: a script, its arguments as the wire has them, a reader of the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.engine.script import Script
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """One call of one script."""
+
+    __slots__ = ("args", "ids", "listen", "read", "script", "undo", "wait")
+
+    def __init__(
+        self,
+        script: Script,
+        args: list[bytes],
+        read: Callable[[Any], T],
+        *,
+        wait: float = 0,
+        listen: bool = True,
+        undo: Callable[[T], Call[Any] | None] | None = None,
+        ids: Sequence[str] = (),
+    ) -> None:
+        self.script = script
+        self.args = args
+        self.read = read
+        self.wait = wait
+        """Seconds to wait before the script runs,"""
+        self.listen = listen
+        """or until a wake is heard."""
+        self.undo = undo
+        """What to call when the answer came but nobody is there any more to take it."""
+        self.ids = ids
+        """The ids that a refusal may point at."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A job on its way into the queue, checked and encoded."""
+
+    id: str
+    payload: bytes
+    fresh: bool
+    """The id was made here, so nobody else can have it."""
+    priority: int
+    due: bytes
+    options: bytes
+    grouped: bool = False
+    """It is of a group."""
+
+
+Settle: TypeAlias = tuple[str, str, bytes | None]
+"""An id, the token of its lease, and the result if it has one."""
+
+Failure: TypeAlias = tuple[str, str, int, bytes]
+"""An id, the token of its lease, ms until it may be tried again, and why."""
+
+Place: TypeAlias = tuple[int, int]
+"""Where a walk goes on: the number of a set, and a position in it."""
+
+
+def groups_words(entries: Sequence[Entry]) -> list[bytes]:
+    """Write jobs as runs that share everything but id and payload."""
+    args: list[bytes] = []
+    size_at = run = 0
+    last = None
+    for entry in entries:
+        shared = (entry.fresh, entry.priority, entry.due, entry.options)
+        if shared != last:
+            if last:
+                args[size_at] = b"%d" % run
+            last, run, size_at = shared, 0, len(args) + 4
+            args += (flag(entry.fresh), b"%d" % entry.priority, entry.due, entry.options, b"")
+        args += (entry.id.encode(), entry.payload)
+        run += 1
+    if last:
+        args[size_at] = b"%d" % run
+    return args
+
+
+def settles_words(settles: Sequence[Settle]) -> list[bytes]:
+    """Write settles as runs that present the same token."""
+    groups: list[tuple[str, list[bytes]]] = []
+    last = None
+    for id, token, _ in settles:
+        if token != last:
+            groups.append((token, []))
+            last = token
+        groups[-1][1].append(id.encode())
+    args = [b"%d" % len(groups)]
+    for token, ids in groups:
+        args += (token.encode(), b"%d" % len(ids), *ids)
+    return args
+
+
+def results_words(settles: Sequence[Settle]) -> list[bytes]:
+    """Write results, each with the number of its settle."""
+    args = [b""]
+    for number, (_, _, result) in enumerate(settles, 1):
+        if result is not None:
+            args += (b"%d" % number, result)
+    args[0] = b"%d" % (len(args) // 2)
+    return args
+
+
+def failures_words(failures: Sequence[Failure]) -> list[bytes]:
+    """Write settles that say why."""
+    args: list[bytes] = []
+    for id, token, after_ms, reason in failures:
+        args += (token.encode(), id.encode(), b"%d" % after_ms, reason)
+    return args
+
+
+def place_words(place: Place) -> tuple[bytes, bytes]:
+    """Write where a walk goes on."""
+    set_number, position = place
+    return b"%d" % set_number, b"%d" % position if position else b""
+
+
+def flag(value: bool) -> bytes:
+    """Write yes or no."""
+    return b"1" if value else b"0"
