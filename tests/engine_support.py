@@ -346,7 +346,7 @@ _COUNTED = {
 
 
 def _failures(held: Held) -> list[Failure]:
-    return [(lease.id, lease.token, 500, b"why") for lease in held.values()]
+    return [(lease.id, lease.token, b"+500", b"why") for lease in held.values()]
 
 
 CHANGES: dict[str, Callable[[Queue, Held], object]] = {

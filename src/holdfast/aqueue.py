@@ -217,14 +217,19 @@ class AsyncQueue:
         return await self._drive(self._ask.complete_many(done))
 
     async def retry(
-        self, lease: Lease, *, error: str | BaseException, after: Duration | None = None
+        self,
+        lease: Lease,
+        *,
+        error: str | BaseException,
+        after: Duration | None = None,
+        at: Instant | None = None,
     ) -> None:
-        """Count a failure and try again later: after a growing wait, or after just so many seconds.
+        """Count a failure and try again later: after a growing wait, or just when it is told to.
 
         The job is failed when `max_failures` is spent. Raises `LeaseLost` when the lease
         is over.
         """
-        await self._run(self._ask.retry(lease, error, after))
+        await self._run(self._ask.retry(lease, error, after, at))
 
     async def fail(self, lease: Lease, *, error: str | BaseException) -> None:
         """Fail a job without another try. Raises `LeaseLost` when the lease is over.

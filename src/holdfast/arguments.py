@@ -64,12 +64,12 @@ def instant_ms(name: str, value: Instant) -> int:
     return duration_ms(name, value)
 
 
-def due(delay: Duration | None, at: Instant | None) -> bytes:
+def due(delay: Duration | None, at: Instant | None, name: str = "delay") -> bytes:
     """Return when a job may run: nothing is now, `+ms` from now, `ms` at that time."""
     if delay is not None:
         if at is not None:
-            raise InvalidArgument("give delay or at, not both")
-        return b"+%d" % duration_ms("delay", delay)
+            raise InvalidArgument(f"give {name} or at, not both")
+        return b"+%d" % duration_ms(name, delay)
     return b"" if at is None else b"%d" % instant_ms("at", at)
 
 

@@ -209,16 +209,22 @@ class Asker:
             settles, after_ms=after_ms, to_the_back=self._to_the_back, lapsed=reason
         )
 
-    def retry(self, lease: Lease, error: str | BaseException, after: Duration | None) -> Call[bool]:
+    def retry(
+        self,
+        lease: Lease,
+        error: str | BaseException,
+        after: Duration | None,
+        at: Instant | None,
+    ) -> Call[bool]:
         held = _lease(lease)
-        wait = retry_ms(held.facts) if after is None else arguments.duration_ms("after", after)
+        due = arguments.due(after, at, "after") or b"+%d" % retry_ms(held.facts)
         why = arguments.reason("error", error)
-        return _or_lost(lease, calls.retry([(held.id, held.token, wait, why)]))
+        return _or_lost(lease, calls.retry([(held.id, held.token, due, why)]))
 
     def fail(self, lease: Lease, error: str | BaseException) -> Call[bool]:
         held = _lease(lease)
         why = arguments.reason("error", error)
-        return _or_lost(lease, calls.fail([(held.id, held.token, 0, why)]))
+        return _or_lost(lease, calls.fail([(held.id, held.token, b"", why)]))
 
     def extend(self, lease: Lease, seconds: Duration) -> Call[Extended]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)

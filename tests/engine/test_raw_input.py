@@ -74,7 +74,7 @@ def _pairs() -> list[tuple[Lease, bytes]]:
 
 
 def _failures() -> list[Failure]:
-    return [(f"id-{n}", f"nobody.t{n // 2}", 7000, b"why") for n in range(4)]
+    return [(f"id-{n}", f"nobody.t{n // 2}", b"+7000", b"why") for n in range(4)]
 
 
 def arguments(queue: Queue, kind: str) -> tuple[Script, list[str]]:
@@ -256,12 +256,12 @@ TOO_MUCH: dict[str, Callable[[], Call[Any]]] = {
     "settles in groups": lambda: calls.extend(
         calls.settles_of(Lease(str(n), b"", f"nobody.{n % 7}") for n in range(1001)), 1
     ),
-    "failures": lambda: calls.retry([(str(n), "nobody.1", 1, b"") for n in range(1001)]),
+    "failures": lambda: calls.retry([(str(n), "nobody.1", b"+1", b"") for n in range(1001)]),
     "ids to cancel": lambda: calls.cancel([str(n) for n in range(1001)]),
     "no ids to cancel": lambda: calls.cancel([]),
     "ids to revive": lambda: calls.revive([str(n) for n in range(1001)]),
     "no ids to revive": lambda: calls.revive([]),
-    "an error": lambda: calls.fail([("a", "nobody.1", 0, b"x" * 4097)]),
+    "an error": lambda: calls.fail([("a", "nobody.1", b"", b"x" * 4097)]),
     "a reason": lambda: calls.release(calls.settles_of([LEASE]), lapsed=b"x" * 4097),
     "about a worker": lambda: calls.register("holder", 1, b"x" * 4097),
     "updates": lambda: calls.update([_entry(str(n)) for n in range(1001)], b"1=11"),

@@ -6,7 +6,7 @@ import pytest
 
 from conftest import Clock
 from engine_support import Behind, take
-from holdfast import Extended, Lease, LeaseLost, Queue
+from holdfast import Extended, InvalidArgument, Lease, LeaseLost, Queue
 from holdfast.backoff import retry_ms
 from holdfast.job import Facts
 
@@ -79,6 +79,23 @@ def test_the_time_that_the_handler_asks_for_is_exact(queue: Queue, clock: Clock)
     assert queue.lease(30) is None
     clock.advance(0.001)
     assert take(queue).id == "a"
+
+
+def test_a_handler_may_ask_for_an_instant_of_the_servers_clock(queue: Queue, clock: Clock) -> None:
+    queue.add(b"x", id="a")
+    queue.retry(take(queue), error="why", at=clock() / 1000 + 5)
+    clock.advance(4.999)
+    assert queue.lease(30) is None
+    clock.advance(0.001)
+    queue.retry(take(queue), error="why", at=1)
+    assert take(queue).failures == 2
+
+
+def test_a_handler_asks_for_a_wait_or_an_instant(queue: Queue) -> None:
+    queue.add(b"x")
+    lease = take(queue)
+    with pytest.raises(InvalidArgument, match="give after or at, not both"):
+        queue.retry(lease, error="why", after=1, at=1)
 
 
 @pytest.mark.parametrize("max_failures", [0, 1, 3])

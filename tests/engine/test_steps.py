@@ -181,7 +181,7 @@ def test_a_thousand_at_once_is_not_too_many(queue: Queue) -> None:
     queue.add_many(NewJob(b"", id=id) for id in ids)
     leases = queue.lease_many(1000, 30)
     assert len(leases) == 1000
-    failures = [(lease.id, lease.token, 0, b"why") for lease in leases]
+    failures = [(lease.id, lease.token, b"", b"why") for lease in leases]
     assert queue._run(calls.fail(failures)) == [True] * 1000
     assert queue._run(calls.revive(ids)) == [True] * 1000
     assert len(queue.peek(1000)) == 1000

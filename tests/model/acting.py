@@ -106,7 +106,7 @@ class Acting(Comparing):
         ask = {"retry": self.model.retry, "fail": self.model.fail}[way]
         self._ask(
             caller,
-            call([(*failure, error.encode()) for failure in failures]),
+            call([(id, token, b"+%d" % due, error.encode()) for id, token, due in failures]),
             partial(ask, [(*failure, error) for failure in failures]),
         )
 

@@ -224,10 +224,10 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     "an extension by too much": lambda held: calls.extend(held, 2**53),
     "a release into the past": lambda held: calls.release(held, after_ms=-1),
     "a retry in the past": lambda held: calls.retry(
-        [*((id, token, 0, b"") for id, token, _ in held), ("a", "zoe.1", -1, b"")]
+        [*((id, token, b"", b"") for id, token, _ in held), ("a", "zoe.1", b"-1", b"")]
     ),
     "an error too long": lambda held: calls.fail(
-        [*((id, token, 0, b"") for id, token, _ in held), ("a", "zoe.1", 0, b"x" * 2**20)]
+        [*((id, token, b"", b"") for id, token, _ in held), ("a", "zoe.1", b"", b"x" * 2**20)]
     ),
     "cancel no id": lambda held: calls.cancel([*(id for id, _, _ in held), ""]),
     "revive nothing": lambda _: calls.revive([]),

@@ -58,8 +58,8 @@ class Entry(msgspec.Struct, frozen=True):
 Settle: TypeAlias = tuple[str, str, bytes | None]
 """An id, the token of its lease, and the result if it has one."""
 
-Failure: TypeAlias = tuple[str, str, int, bytes]
-"""An id, the token of its lease, ms until it may be tried again, and why."""
+Failure: TypeAlias = tuple[str, str, bytes, bytes]
+"""An id, the token of its lease, when it may be tried again (as `Entry.due`), and why."""
 
 Place: TypeAlias = tuple[int, int]
 """Where a walk goes on: the number of a set, and a position in it."""
@@ -112,8 +112,8 @@ def results_words(settles: Sequence[Settle]) -> list[bytes]:
 def failures_words(failures: Sequence[Failure]) -> list[bytes]:
     """Write settles that say why."""
     args: list[bytes] = []
-    for id, token, after_ms, reason in failures:
-        args += (token.encode(), id.encode(), b"%d" % after_ms, reason)
+    for id, token, due, reason in failures:
+        args += (token.encode(), id.encode(), due, reason)
     return args
 
 

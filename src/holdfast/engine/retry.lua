@@ -1,6 +1,6 @@
 -- retry: leased -> delayed, or failed when its failures are spent
 --
--- ARGV   time, caller, number, then per lease: token, id, after (ms), error
+-- ARGV   time, caller, number, then per lease: token, id, due ('' = now), error
 -- reply  '1' or '0' per lease
 --
 -- Counts a failure. A job that was cancelled meanwhile ends as that. What a failure handler
@@ -19,7 +19,7 @@ for i, failure in ipairs(failures) do
   local hold = hold_of(id, failure.token)
   flags[i] = hold and '1' or '0'
   if hold then
-    local facts, due_at = facts_of(id), after_ms(failure.after)
+    local facts, due_at = facts_of(id), failure.due
     local limit = facts.max_failures or DEFAULT_FAILURES
     call('ZREM', key.leased, id)
     call('HDEL', key.holds, id)

@@ -24,14 +24,6 @@ local function read_options(packed)
   return options
 end
 
--- '+ms' from now, 'ms' at that time. Returns nil for what is due already.
-local function read_due(text)
-  local sign, digits = string.match(text, '^(%+?)(.*)$')
-  local at = whole(digits, 0, MAX_INSTANT, 'due')
-  if sign == '+' then at = after_ms(at) end
-  return at > this.now and at or nil
-end
-
 -- Jobs stand in ARGV, from `at` to the end, in groups that share all but id and payload:
 --     fresh, priority, due ('' = now), options ('' = none), n, then n times id, payload
 -- fresh '1': the client made the ids, so they need no look-up. Unless we do not know the

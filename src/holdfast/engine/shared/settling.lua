@@ -58,18 +58,26 @@ local function held(groups, must_be_leased)
   return ids, holds, numbers, flags
 end
 
--- Settles that say why stand in ARGV, from `at` to the end, each as: token, id, after ('' or
--- ms), error. Returns them by the order in which they stand.
+-- '+ms' from now, 'ms' at that time. Returns nil for what is due already.
+local function read_due(text)
+  local sign, digits = string.match(text, '^(%+?)(.*)$')
+  local at = whole(digits, 0, MAX_INSTANT, 'due')
+  if sign == '+' then at = after_ms(at) end
+  return at > this.now and at or nil
+end
+
+-- Settles that say why stand in ARGV, from `at` to the end, each as: token, id, due ('' = now),
+-- error. Returns them by the order in which they stand.
 local function read_failures(at)
   local failures, bytes = {}, 0
   while ARGV[at] do
     local token, id = name(ARGV[at], 'token'), name(ARGV[at + 1], 'id')
-    local after, reason = ARGV[at + 2], ARGV[at + 3]
+    local due, reason = ARGV[at + 2], ARGV[at + 3]
     if string.find(token, '%s') then refuse('INVALID', 'token') end
     if not reason or #reason > MAX_ERROR then refuse('INVALID', 'error') end
-    after = after ~= '' and whole(after, 0, MAX_INSTANT, 'after') or 0
+    due = due ~= '' and read_due(due) or this.now
     bytes = bytes + #reason
-    failures[#failures + 1] = {token = token, id = id, after = after, reason = reason}
+    failures[#failures + 1] = {token = token, id = id, due = due, reason = reason}
     at = at + 4
   end
   if #failures > MAX_JOBS or bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
