@@ -38,18 +38,30 @@ from holdfast.progress import GroupStatus, Part, RequestStatus
 from holdfast.queue import Queue
 from holdfast.request import Request
 from holdfast.server import Server
+from holdfast.worker import (
+    AsyncRunningJob,
+    Fail,
+    Hooks,
+    Release,
+    Retry,
+    RunningJob,
+    Worker,
+)
 
 __all__ = [
     "AsyncQueue",
     "AsyncRequest",
+    "AsyncRunningJob",
     "AsyncServer",
     "CodecError",
     "Counts",
     "Event",
     "Extended",
     "Facts",
+    "Fail",
     "GroupStatus",
     "HoldfastError",
+    "Hooks",
     "InvalidArgument",
     "Job",
     "JobExists",
@@ -66,14 +78,18 @@ __all__ = [
     "QueueFull",
     "Receipt",
     "Refused",
+    "Release",
     "Request",
     "RequestStatus",
+    "Retry",
+    "RunningJob",
     "Server",
     "ServerRefused",
     "ServerUnavailable",
     "Tidied",
     "UnsupportedServer",
     "Update",
+    "Worker",
     "WorkerInfo",
     "WrongState",
 ]

@@ -75,7 +75,8 @@ class AsyncQueue:
         self.server = url if isinstance(url, AsyncServer) else AsyncServer(url)
         self._packer = Packer(name)
         self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
-        self._clock = clock
+        self.requeue = requeue
+        self.clock = clock
 
     @property
     def holder(self) -> str:
@@ -86,7 +87,7 @@ class AsyncQueue:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
 
     async def _run(self, call: Call[T]) -> T:
-        now = b"%d" % self._clock() if self._clock else b""
+        now = b"%d" % self.clock() if self.clock else b""
         return await self.server.run(self._packer, call, now)
 
     async def _drive(self, flow: Flow[T]) -> T:

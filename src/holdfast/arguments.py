@@ -51,6 +51,11 @@ def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = F
     return math.ceil(value * 1000)
 
 
+def seconds_or_none(name: str, value: Duration | None) -> float | None:
+    """Return a duration in seconds, more than 0; None where none is given."""
+    return None if value is None else duration_ms(name, value, least=1) / 1000
+
+
 def instant_ms(name: str, value: Instant) -> int:
     """Return an instant in milliseconds since the epoch."""
     if isinstance(value, datetime):

@@ -17,6 +17,7 @@ from holdfast.embedded import Embedded
 from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused
 from holdfast.incarnation import Incarnation
+from holdfast.job import Duration
 from holdfast.server import CONNECT_SECONDS, PATIENCE_SECONDS, REPLY_SECONDS, embedded_path, log
 
 T = TypeVar("T")
@@ -25,7 +26,8 @@ T = TypeVar("T")
 class AsyncLink(asyncio.Protocol):
     """One connection: bytes out, replies in. Any trouble with it is an OSError."""
 
-    def __init__(self) -> None:
+    def __init__(self, reply_seconds: float | None = None) -> None:
+        self._reply_seconds = reply_seconds or REPLY_SECONDS
         self._reader = hiredis.Reader()
         self._replies: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -68,7 +70,7 @@ class AsyncLink(asyncio.Protocol):
     async def ask_both(self, first: bytes, second: bytes, wait: float = 0) -> tuple[Any, Any]:
         """Send two commands at once, of which the first may take `wait` seconds."""
         self._transport.write(first + second)
-        return await self.read(wait + REPLY_SECONDS), await self.read()
+        return await self.read(wait + self._reply_seconds), await self.read()
 
     async def read(self, seconds: float | None = None) -> Any:
         """Return the next reply; as long as something of it arrives, it is waited for."""
@@ -76,7 +78,7 @@ class AsyncLink(asyncio.Protocol):
             if self._lost is not None:
                 raise self._lost
             self._waiter = asyncio.get_running_loop().create_future()
-            async with asyncio.timeout(REPLY_SECONDS if seconds is None else seconds):
+            async with asyncio.timeout(self._reply_seconds if seconds is None else seconds):
                 await self._waiter
         return self._replies.popleft()
 
@@ -92,14 +94,15 @@ class AsyncLink(asyncio.Protocol):
         self._transport.abort()
 
 
-async def _open(address: Address, path: str) -> AsyncLink:
+async def _open(address: Address, path: str, reply_seconds: float | None) -> AsyncLink:
     loop = asyncio.get_running_loop()
+    link = AsyncLink(reply_seconds)
     async with asyncio.timeout(CONNECT_SECONDS):
         if path:
-            _, link = await loop.create_unix_connection(AsyncLink, path)
+            await loop.create_unix_connection(lambda: link, path)
         else:
             tls = address.tls_context() if address.tls else None
-            _, link = await loop.create_connection(AsyncLink, address.host, address.port, ssl=tls)
+            await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
     try:
         for command in address.handshake():
             reply = await link.ask(wire.pack(*command))
@@ -129,12 +132,19 @@ class AsyncCaller:
 
 
 class AsyncServer:
-    """A Redis or Valkey server for one event loop."""
+    """A Redis or Valkey server for one event loop. For the arguments see `Server`."""
 
-    def __init__(self, url: str | None = None, *, patience: float = PATIENCE_SECONDS) -> None:
-        self.address = parse(url)
+    def __init__(
+        self,
+        url: str | Address | None = None,
+        *,
+        patience: Duration = PATIENCE_SECONDS,
+        reply_within: Duration | None = None,
+    ) -> None:
+        self.address = url if isinstance(url, Address) else parse(url)
         self.incarnation: Incarnation[AsyncCaller] = Incarnation(AsyncCaller)
         self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
+        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
         self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
         self._unchecked = [True]
         self._listens = True  # False where this user may not: then it asks from time to time.
@@ -239,7 +249,7 @@ class AsyncServer:
         while True:
             link = None
             try:
-                link = await self._connect()
+                link = await self.connect()
                 reply = await link.ask(wire.pack(b"SUBSCRIBE", channel))
                 if isinstance(reply, hiredis.ReplyError):
                     raise wire.refusal(reply)
@@ -280,14 +290,15 @@ class AsyncServer:
             self._embedded.leave()
 
     async def _open_link(self, caller: AsyncCaller) -> AsyncLink:
-        caller.link = await self._connect()
+        caller.link = await self.connect()
         return caller.link
 
-    async def _connect(self) -> AsyncLink:
+    async def connect(self) -> AsyncLink:
+        """Open a connection of its own; trouble is an OSError or a refusal."""
         path = self.address.path
         if self._embedded:
             path = await asyncio.to_thread(embedded_path, self._embedded)
-        link = await _open(self.address, path)
+        link = await _open(self.address, path, self._reply_seconds)
         if self._unchecked:
             try:
                 warnings = wire.check_health(self.address, await link.ask(wire.INFO))

@@ -70,7 +70,7 @@ class Asker:
             )
         self._next_token = next_token
         self._defaults = dict(defaults or {})
-        self._to_the_back = requeue == "back"
+        self.to_the_back = requeue == "back"
         arguments.options(self._defaults)
 
     # ------------------------------------------------------------------- add
@@ -92,9 +92,9 @@ class Asker:
         self, jobs: Iterable[object], on_conflict: OnConflict, options: Mapping[str, Any]
     ) -> Flow[list[Receipt]]:
         arguments.several("jobs", jobs)
-        return flows.add_many(self._entries(jobs, options), _adding(on_conflict))
+        return flows.add_many(self.entries(jobs, options), _adding(on_conflict))
 
-    def _entries(self, jobs: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]:
+    def entries(self, jobs: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]:
         shared = self._said(options)
         priority, packed = arguments.options(shared)
         grouped = shared.get("group") is not None
@@ -156,7 +156,7 @@ class Asker:
                 self._next_token(),
                 lease_ms,
                 count,
-                to_the_back=self._to_the_back,
+                to_the_back=self.to_the_back,
                 failed=failed,
                 complete=riding,
                 wait=wait,
@@ -179,7 +179,7 @@ class Asker:
         else:
             held = _lease(lease)
             settle = (held.id, held.token, kept)
-        entries = list(self._entries(arguments.several("add", add), {}))
+        entries = list(self.entries(arguments.several("add", add), {}))
         if len(list(flows.chunks(entries, flows.payload_size))) > 1:
             raise InvalidArgument(
                 f"one call adds at most {MAX_JOBS} follow-ups and {MAX_BYTES} bytes: "
@@ -206,7 +206,7 @@ class Asker:
         after_ms = None if after is None else arguments.duration_ms("after", after)
         reason = b"" if lapsed is None else arguments.reason("lapsed", lapsed)
         return lambda settles: calls.release(
-            settles, after_ms=after_ms, to_the_back=self._to_the_back, lapsed=reason
+            settles, after_ms=after_ms, to_the_back=self.to_the_back, lapsed=reason
         )
 
     def retry(
@@ -250,7 +250,7 @@ class Asker:
         self, force: bool, held_longer_than: Duration | None, failed_longer_than: Duration | None
     ) -> Flow[Tidied]:
         arguments.flag("force", force)
-        back = self._to_the_back
+        back = self.to_the_back
         held = _age("held_longer_than", held_longer_than)
         failed = _age("failed_longer_than", failed_longer_than)
         take_back = None
@@ -332,7 +332,7 @@ class Asker:
     ) -> RequestAsker:
         entry = None
         if follow_up is not None:
-            [entry] = self._entries([follow_up], {})
+            [entry] = self.entries([follow_up], {})
             if isinstance(follow_up, NewJob) and follow_up.id is not None:
                 raise InvalidArgument("the follow-up of a request is named after it: give no id")
         name = new_id() if id is None else id
@@ -362,7 +362,7 @@ class Asker:
         utf8_name("holder", holder)
         return flows.recall(
             lambda position: calls.recall(
-                holder=holder, to_the_back=self._to_the_back, position=position
+                holder=holder, to_the_back=self.to_the_back, position=position
             )
         )
 

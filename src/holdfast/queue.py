@@ -75,7 +75,8 @@ class Queue:
         self.server = url if isinstance(url, Server) else Server(url)
         self._packer = Packer(name)
         self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
-        self._clock = clock
+        self.requeue = requeue
+        self.clock = clock
 
     @property
     def holder(self) -> str:
@@ -86,7 +87,7 @@ class Queue:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
 
     def _run(self, call: Call[T]) -> T:
-        now = b"%d" % self._clock() if self._clock else b""
+        now = b"%d" % self.clock() if self.clock else b""
         return self.server.run(self._packer, call, now)
 
     def _drive(self, flow: Flow[T]) -> T:

@@ -22,6 +22,7 @@ from holdfast.embedded import Embedded
 from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused, ServerUnavailable
 from holdfast.incarnation import Incarnation
+from holdfast.job import Duration
 
 T = TypeVar("T")
 
@@ -36,8 +37,10 @@ CHUNK_BYTES = 65536
 class Link:
     """One connection: bytes out, replies in. Any trouble with it is an OSError."""
 
-    def __init__(self, address: Address, path: str) -> None:
+    def __init__(self, address: Address, path: str, reply_seconds: float | None = None) -> None:
+        self._reply_seconds = reply_seconds or REPLY_SECONDS
         self._socket = _open_socket(address, path)
+        self._socket.settimeout(self._reply_seconds)
         self._reader = hiredis.Reader()
         try:
             for command in address.handshake():
@@ -55,10 +58,10 @@ class Link:
 
     def ask_both(self, first: bytes, second: bytes, wait: float = 0) -> tuple[Any, Any]:
         """Send two commands at once, of which the first may take `wait` seconds."""
-        self._socket.settimeout(wait + REPLY_SECONDS)
+        self._socket.settimeout(wait + self._reply_seconds)
         self.send(first + second)
         replies = self.read(), self.read()
-        self._socket.settimeout(REPLY_SECONDS)
+        self._socket.settimeout(self._reply_seconds)
         return replies
 
     def send(self, packed: bytes) -> None:
@@ -90,6 +93,10 @@ class Link:
         except TimeoutError:
             return None
 
+    def fileno(self) -> int:
+        """Return what to wait for before a read that shall not block."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """Close at once; what is under way is lost."""
         self._socket.close()
@@ -110,7 +117,6 @@ def _open_socket(address: Address, path: str) -> socket.socket:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if tls:
             opened = tls.wrap_socket(opened, server_hostname=address.host)
-        opened.settimeout(REPLY_SECONDS)
     except BaseException:
         opened.close()
         raise
@@ -143,12 +149,24 @@ class Caller:
 
 
 class Server:
-    """A Redis or Valkey server. Threads share it; a forked child begins anew."""
+    """A Redis or Valkey server. Threads share it; a forked child begins anew.
 
-    def __init__(self, url: str | None = None, *, patience: float = PATIENCE_SECONDS) -> None:
-        self.address = parse(url)
+    url           where it is; without one HOLDFAST_URL, else the embedded server
+    patience      seconds for which a call is tried again when the connection is lost
+    reply_within  seconds after which a connection that does not answer is taken for lost
+    """
+
+    def __init__(
+        self,
+        url: str | Address | None = None,
+        *,
+        patience: Duration = PATIENCE_SECONDS,
+        reply_within: Duration | None = None,
+    ) -> None:
+        self.address = url if isinstance(url, Address) else parse(url)
         self.incarnation: Incarnation[Caller] = Incarnation(Caller)
         self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
+        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
         self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
         self._unchecked = [True]
         self._listens = True  # False where this user may not: then it asks from time to time.
@@ -223,7 +241,7 @@ class Server:
         while True:
             link = None
             try:
-                link = self._connect()
+                link = self.connect()
                 reply = link.ask(wire.pack(b"SUBSCRIBE", channel))
                 if isinstance(reply, hiredis.ReplyError):
                     raise wire.refusal(reply)
@@ -262,12 +280,13 @@ class Server:
             self._embedded.leave()
 
     def _open_link(self, caller: Caller) -> Link:
-        caller.link = self._connect()
+        caller.link = self.connect()
         return caller.link
 
-    def _connect(self) -> Link:
+    def connect(self) -> Link:
+        """Open a connection of its own; trouble is an OSError or a refusal."""
         path = embedded_path(self._embedded) if self._embedded else self.address.path
-        link = Link(self.address, path)
+        link = Link(self.address, path, self._reply_seconds)
         if self._unchecked:
             try:
                 warnings = wire.check_health(self.address, link.ask(wire.INFO))

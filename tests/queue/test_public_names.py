@@ -25,14 +25,17 @@ def test_the_public_names_are_these() -> None:
     assert holdfast.__all__ == [
         "AsyncQueue",
         "AsyncRequest",
+        "AsyncRunningJob",
         "AsyncServer",
         "CodecError",
         "Counts",
         "Event",
         "Extended",
         "Facts",
+        "Fail",
         "GroupStatus",
         "HoldfastError",
+        "Hooks",
         "InvalidArgument",
         "Job",
         "JobExists",
@@ -49,14 +52,18 @@ def test_the_public_names_are_these() -> None:
         "QueueFull",
         "Receipt",
         "Refused",
+        "Release",
         "Request",
         "RequestStatus",
+        "Retry",
+        "RunningJob",
         "Server",
         "ServerRefused",
         "ServerUnavailable",
         "Tidied",
         "UnsupportedServer",
         "Update",
+        "Worker",
         "WorkerInfo",
         "WrongState",
     ]
@@ -92,7 +99,8 @@ def test_every_error_is_a_holdfast_error_and_what_the_hierarchy_says() -> None:
         for name in holdfast.__all__
         if isinstance(value := getattr(holdfast, name), type) and issubclass(value, Exception)
     ]
-    assert all(issubclass(error, holdfast.HoldfastError) for error in errors)
+    said_by_handlers = {error for error in errors if not issubclass(error, holdfast.HoldfastError)}
+    assert said_by_handlers == {holdfast.Retry, holdfast.Fail, holdfast.Release}
     refusals = {error.__name__ for error in errors if issubclass(error, holdfast.Refused)}
     assert refusals == {
         "Refused",

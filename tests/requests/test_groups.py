@@ -282,7 +282,7 @@ def test_follow_ups_of_a_job_may_be_of_a_group(queue: Queue) -> None:
 
 def test_the_defaults_of_a_queue_may_name_a_group(queue: Queue) -> None:
     grouped = Queue(
-        queue.name, queue.server, defaults={"group": "g", "group_limit": 1}, clock=queue._clock
+        queue.name, queue.server, defaults={"group": "g", "group_limit": 1}, clock=queue.clock
     )
     grouped.add_many([b"", b""])
     grouped.add(b"")

@@ -1,0 +1,99 @@
+"""`holdfast work`: run a worker in the foreground."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from holdfast.queue import Queue
+from holdfast.worker import Worker
+
+_EXAMPLES = """
+\b
+Examples:
+  holdfast work myapp.jobs:worker
+  holdfast work --queue emails myapp.jobs:send
+  holdfast work -q urgent -q bulk --strict --concurrency 4 myapp.jobs:handle
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("target", metavar="MODULE:NAME")
+@click.option("-q", "--queue", "queues", multiple=True, help="A queue to work on; may be repeated.")
+@click.option("--url", help="Where the server is; else HOLDFAST_URL, else the embedded one.")
+@click.option("--concurrency", type=int, help="How many handlers run at a time.")
+@click.option("--strict", is_flag=True, help="The first queue that has work, instead of turns.")
+@click.option("--lease", type=float, help="Seconds until others get the jobs of a dead worker.")
+@click.option("--grace", type=float, help="Seconds to finish in after SIGTERM or Ctrl-C.")
+@click.option("--until-empty", is_flag=True, help="End when there is nothing to do.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What to log to stderr.",
+)
+def work(target: str, until_empty: bool, log_level: str, **options: Any) -> None:
+    """Run a worker until it is told to stop.
+
+    MODULE:NAME is a Worker, or with --queue a function that handles jobs.
+
+    SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once. Exits with 0
+    when all that had begun was finished, else with 1.
+    """
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
+    )
+    worker = _worker(target, _load(target), options)
+    clean = worker.run(until_empty=until_empty)
+    sys.exit(0 if clean else 1)
+
+
+def _load(target: str) -> object:
+    """Return what MODULE:NAME names."""
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise click.BadParameter("should look like myapp.jobs:worker", param_hint="MODULE:NAME")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise click.BadParameter(
+            f"there is no module {module_name!r} here or installed", param_hint="MODULE:NAME"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise click.BadParameter(f"{module_name!r} has no {name!r}", param_hint="MODULE:NAME")
+        found = getattr(found, part)
+    return found
+
+
+def _worker(target: str, found: object, options: dict[str, Any]) -> Worker:
+    """Return the worker that is named, or one for the function that is."""
+    queues, url = options.pop("queues"), options.pop("url")
+    given = {name: value for name, value in options.items() if value}
+    if isinstance(found, Worker):
+        if queues or url or given:
+            raise click.UsageError(
+                f"{target} is a worker and says itself what it works on: options go with a function"
+            )
+        return found
+    if not callable(found):
+        raise click.BadParameter(
+            f"{target} is {type(found).__name__}, neither a Worker nor a function",
+            param_hint="MODULE:NAME",
+        )
+    if not queues:
+        raise click.UsageError(f"{target} is a function: say which queue it works on with --queue")
+    handler: Callable[..., Any] = found
+    worker = Worker([Queue(name, url) for name in queues], **given)
+    worker.handler(handler)
+    return worker

@@ -1,0 +1,500 @@
+"""The control loop of a worker for one queue: a thread that does all talk with it.
+
+    settle   what is finished -> complete / retry / fail / release, riding on the next lease call
+    lease    as many as there are places for
+    extend   what is held; who was cancelled, or has lost the lease, is told
+    wait     until something is finished, a wake is heard, or something is due
+
+Handlers run elsewhere, so one that blocks keeps its lease. Each queue has a loop of its own, so a
+server that is lost stops nobody but those who need it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from holdfast import arguments
+from holdfast.engine import calls
+from holdfast.engine.script import MAX_JOBS
+from holdfast.errors import HoldfastError, LeaseLost, ServerUnavailable
+from holdfast.job import Extended, NewJob
+from holdfast.worker import settling
+from holdfast.worker.ear import Ear
+from holdfast.worker.handlers import NOBODY
+from holdfast.worker.outcomes import GIVEN_BACK, Answer, spends
+from holdfast.worker.pace import Pace, extend_every, unknown_after
+from holdfast.worker.reporting import report, tell
+from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob
+from holdfast.worker.settling import answer_of, settle_of
+from holdfast.worker.waiter import Waiter
+
+if TYPE_CHECKING:
+    from holdfast.engine.call import Entry
+    from holdfast.engine.calls import Granted
+    from holdfast.job import Duration, Lease
+    from holdfast.queue import Queue
+    from holdfast.worker.executors import Executor
+    from holdfast.worker.handlers import Handler, Handlers
+    from holdfast.worker.hooks import Hooks
+    from holdfast.worker.places import Places
+
+log = logging.getLogger("holdfast")
+
+MOST_SETTLED: Final = 500
+"""Jobs that one round settles, and"""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""bytes of results that it carries."""
+REGISTER_SECONDS: Final = 5.0
+HOARD_SECONDS: Final = 0.25
+"""When nothing moved for so long, what has not begun goes back, for somebody else to have it."""
+SLOWEST_SECONDS: Final = 5.0
+"""The longest pause between two tries while the server refuses."""
+LEAVE_WITHIN_SECONDS: Final = 5.0
+"""After its time is up a control loop is not waited for longer than this."""
+LEAVING_SECONDS: Final = 1.0
+"""What handlers have once they are told that the worker leaves."""
+
+
+@dataclass
+class Shared:
+    """What the control loops of a worker share."""
+
+    handlers: Handlers
+    places: Places
+    pace: Pace
+    lease_seconds: float
+    hooks: Sequence[Hooks] = ()
+    about: dict[str, object] = field(default_factory=dict)
+    threads: Executor | None = None
+    loop: Executor | None = None
+
+    def executors(self) -> list[Executor]:
+        """Return those that are in use."""
+        return [executor for executor in (self.threads, self.loop) if executor]
+
+    def executor_for(self, handler: Handler) -> Executor:
+        """Return where a handler runs."""
+        executor = self.loop if handler.is_async else self.threads
+        assert executor is not None
+        return executor
+
+
+class Control:
+    """Leases jobs of one queue, has them run, and settles them."""
+
+    def __init__(self, queue: Queue, shared: Shared, weight: int = 1) -> None:
+        self.queue = queue
+        self.hooks = shared.hooks
+        self._shared = shared
+        self._waiter = Waiter()
+        self._ear = Ear(queue.server, queue._packer)
+        self._share = shared.places.join(weight, self._waiter.rouse)
+        self._finished: deque[Run] = deque()
+        self._returned: deque[Run] = deque()
+        self._held: dict[RunningJob, None] = {}
+        """Leased and not settled yet, the longest first."""
+        self._unsettled: list[RunningJob] = []
+        """Those of them whose run is over."""
+        self._unknown: Counter[str] = Counter()
+        now = time.monotonic()
+        self._ask_at = self._ask_failed_at = self._register_at = now
+        self._extend_at = now
+        self._leave_at: float | None = None
+        self._until_empty = False
+        self._trouble = 0
+        self.clean = True
+        """Whether all that had begun was finished, and settled."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"holdfast control of {queue.name}", daemon=True
+        )
+
+    def __repr__(self) -> str:
+        return f"<control of {self.queue.name!r}>"
+
+    # ------------------------------------------------------ called by other threads
+
+    def start(self, *, until_empty: bool = False) -> None:
+        """Begin; with `until_empty`, end when there is nothing to do."""
+        self._until_empty = until_empty
+        self._thread.start()
+
+    def stop(self, grace: float) -> None:
+        """Lease no more; end when what runs is done, or given back after `grace` seconds."""
+        leave_at = time.monotonic() + grace
+        self._leave_at = leave_at if self._leave_at is None else min(self._leave_at, leave_at)
+        self._waiter.rouse()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it has ended; return whether it has."""
+        return self._over.wait(seconds)
+
+    def wait_to_leave(self) -> bool:
+        """Wait until it has ended after `stop`; return whether all that had begun was settled.
+
+        Not for ever: while the server is lost it can give nothing back.
+        """
+        while not self._over.wait(0.1):
+            if self._leave_at is None or time.monotonic() > self._leave_at + LEAVE_WITHIN_SECONDS:
+                return False
+        return self.clean
+
+    def finished(self, work: Run) -> None:
+        """Take a run that is over from its executor."""
+        self._finished.append(work)
+        self._waiter.rouse()
+
+    def returned(self, work: Run) -> None:
+        """Take a run that will not begin, to give it back."""
+        self._returned.append(work)
+        self._waiter.rouse()
+
+    def running(self) -> list[RunningJob]:
+        """Return the jobs whose handlers run."""
+        return [job for job in tuple(self._held) if job.started_at is not None and not job.answer]
+
+    def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
+        """Extend one lease, for its handler."""
+        lease_seconds = arguments.seconds_or_none("seconds", seconds) or self._shared.lease_seconds
+        asked_at = time.monotonic()
+        if self.queue.extend(job.lease, lease_seconds) is Extended.CANCELLED:
+            raise LeaseLost(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
+        job.lapses_at = asked_at + lease_seconds
+
+    def entries(self, new: Iterable[NewJob]) -> list[Entry]:
+        """Check and encode the follow-ups of a job."""
+        return list(self.queue._ask.entries(new, {}))
+
+    # -------------------------------------------------------------------- the loop
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over():
+                try:
+                    self._step()
+                    self._trouble = 0
+                except HoldfastError as error:
+                    self._bear(error)
+                except Exception:  # A worker that silently stops is the worst of all.
+                    log.exception("%s: unexpected, the worker goes on", self.queue.name)
+                    self._trouble += 1
+                    self._pause()
+        finally:
+            self._share.leave()
+            self._ear.close()
+            if not self._trouble:
+                with suppress(HoldfastError):
+                    self.queue.register(alive_for=0.001, **self._shared.about)
+            self._over.set()
+
+    def _step(self) -> None:
+        self._collect()
+        self._settle_others()
+        self._lease()
+        now = time.monotonic()
+        if self._held and now >= self._extend_at:
+            self._extend()
+        if now >= self._register_at:
+            self._register()
+        if self._leave_at is not None:
+            self._leave()
+        else:
+            self._return_hoard()
+        self._wait()
+
+    def _is_over(self) -> bool:
+        if self._held or self._finished or self._returned:
+            return False
+        if self._leave_at is not None:
+            return True
+        return self._until_empty and not self._share.hungry and time.monotonic() < self._asks_at()
+
+    def _asks_at(self) -> float:
+        """Return when it is worth asking for jobs, if no wake is heard."""
+        return min(self._ask_at, self._ask_failed_at)
+
+    def _bear(self, error: HoldfastError) -> None:
+        """Go on for ever without the server: it may be back at any time."""
+        self._trouble += 1
+        if self._trouble == 1 or self._trouble % 20 == 0:
+            log.warning("%s: %s; the worker goes on trying", self.queue.name, error)
+        if self._leave_at is not None and time.monotonic() >= self._leave_at:
+            log.error("%s: %d jobs are left to lapse", self.queue.name, len(self._held))
+            self.clean = False
+            for left in (self._held, self._finished, self._returned, self._unsettled):
+                left.clear()
+        elif not isinstance(error, ServerUnavailable):  # That one took its time.
+            self._pause()
+
+    def _pause(self) -> None:
+        self._waiter.prepare()
+        self._waiter.wait(min(0.1 * 2 ** min(self._trouble, 10), SLOWEST_SECONDS), self._ear)
+
+    def _wait(self) -> None:
+        """Wait until there is something to do."""
+        if self._is_over():
+            return
+        places = self._shared.places
+        if self._leave_at is None and not self._share.hungry and places.free > 0:
+            self._ear.listen()
+        elif places.free <= 0:
+            self._ear.hush()  # Somebody else may have a place for what it would hear of.
+        self._waiter.prepare()
+        if self._finished or self._returned or self._share.given:
+            return
+        if self._waiter.wait(self._next_at() - time.monotonic(), self._ear):
+            if self._ear.heard():
+                self._share.hunger()
+        elif time.monotonic() >= self._asks_at():
+            self._share.hunger()
+
+    def _next_at(self) -> float:
+        """Return when there is something to do if nothing happens."""
+        times = [self._register_at]
+        if self._held:
+            times.append(self._extend_at)
+        if self._leave_at is not None:
+            times.append(max(self._leave_at, time.monotonic() + 0.05))
+        elif not self._share.hungry:
+            times.append(self._asks_at())
+        if any(executor.backlog() for executor in self._shared.executors()):
+            times.append(self._shared.pace.moved_at + HOARD_SECONDS)
+        return min(times)
+
+    # ---------------------------------------------------------------------- settle
+
+    def _collect(self) -> None:
+        """Take over what is finished: as much as one round settles."""
+        freed = 0
+        while self._returned:
+            for job in self._returned.popleft().jobs:
+                job.answer = GIVEN_BACK
+                self._unsettled.append(job)
+                freed += 1
+        size = sum(len(answer_of(job).result or b"") for job in self._unsettled)
+        while self._finished and len(self._unsettled) < MOST_SETTLED and size < MOST_BYTES:
+            work = self._finished.popleft()
+            self._shared.pace.saw(work.took / len(work.jobs))
+            freed += len(work.jobs)
+            for job in work.jobs:
+                if job in self._held:
+                    self._unsettled.append(job)
+                    size += len(answer_of(job).result or b"")
+        if freed:
+            self._share.free(freed)
+            self._shared.places.resize(self._shared.pace.places())
+
+    def _settle_others(self) -> None:
+        """Settle what cannot ride on a lease call. One that is refused keeps none of the others."""
+        trouble: HoldfastError | None = None
+        for settlement in settling.others(self._unsettled, to_the_back=self.queue._ask.to_the_back):
+            try:
+                self._settled(settlement.jobs, self.queue._run(settlement.call))
+            except ServerUnavailable:
+                raise
+            except HoldfastError as error:
+                trouble = error
+        if trouble:
+            raise trouble
+
+    def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
+        for job, ok in zip(jobs, counted, strict=True):
+            del self._held[job]
+            answer = answer_of(job)
+            if self.hooks or not ok or answer.way != "complete":
+                report(self.hooks, job, answer, counted=ok)
+            if answer.way == "fail" or spends(answer, job.lease.facts):
+                self._ask_failed_at = time.monotonic()
+        self._unsettled = [job for job in self._unsettled if job in self._held]
+
+    # ----------------------------------------------------------------------- lease
+
+    def _lease(self) -> None:
+        """Lease for the free places, and complete what is done in the same call."""
+        completed = settling.completed(self._unsettled)
+        if completed:
+            self._share.hunger()  # A call goes out in any case.
+        count = self._share.take() if self._leave_at is None else 0
+        if count and time.monotonic() >= self._ask_failed_at:
+            count -= self._lease_failed(count)
+        if count > 0:
+            asked_at = time.monotonic()
+            granted = self._ask(count, completed)
+            self._settled(completed, granted.leases.completed)
+            self._hand_over(granted.leases, asked_at)
+            if len(granted.leases) < min(count, MAX_JOBS):
+                self._share.had_enough()
+                # Where some were granted it is not told when to ask for more.
+                self._ask_at = time.monotonic() + (granted.ask_again or 0.02)
+            self._share.free(count - len(granted.leases))
+        elif completed:
+            call = calls.complete([settle_of(job) for job in completed])
+            self._settled(completed, self.queue._run(call))
+
+    def _lease_failed(self, count: int) -> int:
+        """Lease failed jobs for their handler; return how many."""
+        if self._shared.handlers.for_failures(self.queue.name) is None:
+            self._ask_failed_at = float("inf")
+            return 0
+        asked_at = time.monotonic()
+        granted = self._ask(count, (), failed=True)
+        self._ask_failed_at = time.monotonic() + (granted.ask_again or 0.02)
+        self._hand_over(granted.leases, asked_at)
+        return len(granted.leases)
+
+    def _ask(self, count: int, completed: Sequence[RunningJob], *, failed: bool = False) -> Granted:
+        try:
+            return self.queue._run(
+                calls.lease(
+                    self.queue.server.incarnation.next_token(),
+                    round(self._shared.lease_seconds * 1000),
+                    min(count, MAX_JOBS),
+                    to_the_back=self.queue._ask.to_the_back,
+                    failed=failed,
+                    complete=[settle_of(job) for job in completed],
+                )
+            )
+        except BaseException:
+            self._share.free(count)
+            raise
+
+    def _hand_over(self, leases: Sequence[Lease], asked_at: float) -> None:
+        """Give jobs to the executors, those of a batch handler together."""
+        if not leases:
+            return
+        lapses_at = asked_at + self._shared.lease_seconds
+        if not self._held:
+            self._extend_at = asked_at + extend_every(self._shared.lease_seconds, len(leases))
+        works: dict[Handler, list[RunningJob]] = {}
+        for lease in leases:
+            handler = self._handler_of(lease)
+            kind = AsyncRunningJob if handler.is_async else RunningJob
+            job = kind(lease, handler, self, lapses_at)
+            self._held[job] = None
+            works.setdefault(handler, []).append(job)
+        for handler, jobs in works.items():
+            if handler is NOBODY:
+                self._give_up(jobs)
+                continue
+            executor = self._shared.executor_for(handler)
+            if handler.batch:
+                executor.submit(Batch(some) for some in _pieces(jobs, handler.batch))
+            else:
+                executor.submit(jobs)
+
+    def _handler_of(self, lease: Lease) -> Handler:
+        handlers = self._shared.handlers
+        if lease.failed:
+            found = handlers.for_failures(self.queue.name)
+        else:
+            found = handlers.find(self.queue.name, lease.facts.handler)
+        return found or NOBODY
+
+    def _give_up(self, jobs: Sequence[RunningJob]) -> None:
+        """Give jobs back that name a handler which is not here: another worker may have it."""
+        for job in jobs:
+            name = job.lease.facts.handler
+            seconds = unknown_after(self._unknown[job.id])
+            if len(self._unknown) > 10_000:
+                self._unknown.clear()
+            self._unknown[job.id] += 1
+            job.answer = Answer("release", after_ms=round(seconds * 1000))
+            self._unsettled.append(job)
+            log.warning(
+                "%s: no handler for %s here; given back for %d s",
+                job.id,
+                "jobs without a name" if name is None else repr(name),
+                seconds,
+            )
+            tell(self.hooks, "unknown", job)
+        self._share.free(len(jobs))
+
+    # -------------------------------------------------------------- extend and tell
+
+    def _extend(self) -> None:
+        """Extend all that is held, and hear what became of it."""
+        self._extend_at = time.monotonic() + extend_every(
+            self._shared.lease_seconds, len(self._held)
+        )
+        lease_ms = round(self._shared.lease_seconds * 1000)
+        jobs = [job for job in self._held if job.told != "lost"]
+        for some in _pieces(jobs, MAX_JOBS):
+            asked_at = time.monotonic()
+            answers = self.queue._run(
+                calls.extend([(job.id, job.token, None) for job in some], lease_ms)
+            )
+            for job, extended in zip(some, answers, strict=True):
+                self._heed(job, extended, asked_at)
+
+    def _heed(self, job: RunningJob, extended: Extended, asked_at: float) -> None:
+        if extended is not Extended.LOST:
+            job.lapses_at = max(job.lapses_at, asked_at + self._shared.lease_seconds)
+        if job.answer or job.told:
+            return
+        if extended is Extended.LOST:
+            log.warning("%s: the lease was lost while the handler runs", job.id)
+            self._tell_to_stop(job, "lost")
+            tell(self.hooks, "lost", job)
+        elif extended is Extended.CANCELLED:
+            log.info("%s: somebody cancelled the job", job.id)
+            self._tell_to_stop(job, "cancelled")
+            tell(self.hooks, "cancelled", job)
+        elif job.is_overdue():
+            self._tell_to_stop(job, "timeout")
+
+    def _tell_to_stop(self, job: RunningJob, why: str) -> None:
+        job.told = why
+        self._shared.executor_for(job.handler).stop_job(job)
+
+    def _register(self) -> None:
+        self._register_at = time.monotonic() + REGISTER_SECONDS
+        running = [job.describe() for job in self.running()[:20]]
+        self.queue.register(alive_for=3 * REGISTER_SECONDS, **self._shared.about, running=running)
+
+    # ------------------------------------------------------------- give back, leave
+
+    def _return_hoard(self) -> None:
+        """Give back what does not begin because something else takes longer than believed."""
+        pace = self._shared.pace
+        if time.monotonic() - pace.moved_at < HOARD_SECONDS:
+            return
+        for executor in self._shared.executors():
+            if executor.backlog():
+                pace.saw(HOARD_SECONDS)
+                for work in executor.take_back():
+                    work.control.returned(work)
+
+    def _leave(self) -> None:
+        """Give back what has not begun, and when the time is up also what runs."""
+        assert self._leave_at is not None
+        self._share.leave()
+        for executor in self._shared.executors():
+            for work in executor.take_back():
+                if work.control is self:
+                    self.returned(work)
+                else:
+                    executor.submit([work])
+        late = time.monotonic() - self._leave_at
+        if late < 0:
+            return
+        for job in tuple(self._held):
+            if not job.answer and not job.told:
+                self._tell_to_stop(job, "leaving")
+        if late >= LEAVING_SECONDS or not self._shared.loop:
+            for job in self._held:
+                if not job.answer:
+                    job.answer = GIVEN_BACK
+                    self._unsettled.append(job)
+                    self.clean = False
+
+
+def _pieces(jobs: Sequence[RunningJob], most: int) -> Iterator[Sequence[RunningJob]]:
+    for first in range(0, len(jobs), most):
+        yield jobs[first : first + most]

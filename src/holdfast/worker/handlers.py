@@ -1,0 +1,138 @@
+"""The functions that run jobs: registered by queue and name, looked up for each job.
+
+Code never comes from the queue: a job names its handler, and what is not registered does not run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
+
+from holdfast import arguments
+from holdfast.engine.script import MAX_JOBS
+from holdfast.errors import InvalidArgument
+from holdfast.job import Duration
+from holdfast.keys import utf8_name
+
+ExecutorKind = Literal["thread", "async"]
+
+_FAILURES: Final = object()
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function that runs jobs, and how."""
+
+    function: Callable[..., Any]
+    is_async: bool = False
+    batch: int = 0
+    """The most jobs that it takes in one call; 0 where it takes one, and not a list."""
+    timeout: float | None = None
+    """Seconds that one run may take."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in a log."""
+        return str(getattr(self.function, "__qualname__", self.function))
+
+
+NOBODY: Final = Handler(print)
+"""Stands for the handler that is not here."""
+
+
+class Handlers:
+    """All handlers of a worker."""
+
+    def __init__(self, executor: ExecutorKind) -> None:
+        self._executor = executor
+        self._known: dict[tuple[str | None, object], Handler] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def add(
+        self,
+        function: Callable[..., Any],
+        queue: str | None,
+        name: str | None,
+        batch: int | None = None,
+        timeout: Duration | None = None,
+    ) -> None:
+        """Register a function for jobs of this name, of one queue or of all."""
+        if name is not None:
+            utf8_name("name", name)
+        self._put(function, queue, name, batch, timeout)
+
+    def add_for_failures(self, function: Callable[..., Any], queue: str | None) -> None:
+        """Register the function that gets failed jobs, of one queue or of all."""
+        self._put(function, queue, _FAILURES, None, None)
+
+    def _put(
+        self,
+        function: Callable[..., Any],
+        queue: str | None,
+        name: object,
+        batch: int | None,
+        timeout: Duration | None,
+    ) -> None:
+        if not callable(function):
+            raise InvalidArgument(f"a handler must be a function, not {arguments.shown(function)}")
+        is_async = _is_async(function)
+        handler = Handler(
+            function,
+            is_async,
+            0 if batch is None else arguments.whole("batch", batch, 1, MAX_JOBS),
+            arguments.seconds_or_none("timeout", timeout),
+        )
+        if not is_async and self._executor == "async":
+            raise InvalidArgument(
+                f"{handler.name} is no coroutine function, and would stop all others while it "
+                'runs: write `async def`, or use executor="thread"'
+            )
+        if not is_async and timeout is not None:
+            raise InvalidArgument(
+                f"{handler.name} runs in a thread, which nobody can stop: write `async def`, or "
+                "look at job.cancelled, or run it in a process"
+            )
+        if (queue, name) in self._known:
+            where = "" if queue is None else f" of {queue!r}"
+            what = "failed jobs" if name is _FAILURES else "jobs"
+            of = f" named {name!r}" if isinstance(name, str) else ""
+            raise InvalidArgument(
+                f"there is a handler for {what}{of}{where} already: {self._known[queue, name].name}"
+            )
+        self._known[queue, name] = handler
+
+    def find(self, queue: str, name: str | None) -> Handler | None:
+        """Return who runs a job of this queue that names this handler, or none."""
+        return self._known.get((queue, name)) or self._known.get((None, name))
+
+    def for_failures(self, queue: str) -> Handler | None:
+        """Return who gets the failed jobs of a queue."""
+        return self._known.get((queue, _FAILURES)) or self._known.get((None, _FAILURES))
+
+    def most_at_once(self) -> int:
+        """Return how many jobs the handler with the biggest batch takes in one call."""
+        return max((handler.batch for handler in self._known.values()), default=0) or 1
+
+    def any_async(self) -> bool:
+        """Tell whether an event loop is needed."""
+        return any(handler.is_async for handler in self._known.values())
+
+    def any_plain(self) -> bool:
+        """Tell whether threads are needed."""
+        return any(not handler.is_async for handler in self._known.values())
+
+    def names(self) -> list[str]:
+        """Return the names that jobs may give."""
+        return sorted({name for _, name in self._known if isinstance(name, str)})
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004  # The method, of an object that has one.
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

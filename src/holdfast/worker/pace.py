@@ -1,0 +1,57 @@
+"""How many jobs a worker should hold: what can begin at once, and a little ahead of short ones.
+
+Pure. A call costs as much as many short jobs, so they are leased many at a time; a job that takes
+longer is leased when there is somebody to run it, and never waits here behind another.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+MOST_AHEAD: Final = 250
+"""More in one call gains nothing."""
+
+_FORGETTING: Final = 0.1
+"""How much one short run counts against what is believed."""
+
+
+class Pace:
+    """Learns how long runs take: a long one is believed at once, short ones little by little."""
+
+    def __init__(self, concurrency: int, ahead: float, most_at_once: int = 1) -> None:
+        self._concurrency = concurrency
+        self._ahead = ahead
+        self._least = concurrency * most_at_once
+        self._seconds: float | None = None
+        self.moved_at = time.monotonic()
+        """When a run was last seen to end."""
+
+    def saw(self, seconds: float) -> None:
+        """Learn of a run."""
+        self.moved_at = time.monotonic()
+        known = self._seconds
+        if known is None or seconds > known:
+            self._seconds = seconds
+        else:
+            self._seconds = known + (seconds - known) * _FORGETTING
+
+    def places(self) -> int:
+        """Return how many jobs to hold: `ahead` seconds of work, at least one for each to run."""
+        if not self._ahead or self._seconds is None:
+            return self._least
+        worth = self._ahead / max(self._seconds, 1e-6) - 1
+        return self._least + max(0, min(MOST_AHEAD, int(self._concurrency * worth)))
+
+
+def extend_every(lease_seconds: float, held: int) -> float:
+    """Return how often to extend: each time tells also who was cancelled, so once a second.
+
+    Of thousands less often, but always with two more chances before the lease is over.
+    """
+    return min(lease_seconds / 3, max(1.0, held / 1000))
+
+
+def unknown_after(times: int) -> float:
+    """Return how long a job waits, in seconds, whose handler is not here for the n-th time."""
+    return min(30.0 * 2.0 ** min(times, 10), 900.0)

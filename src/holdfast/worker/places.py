@@ -1,0 +1,111 @@
+"""Who gets a place: a worker has so many, and its queues share them.
+
+A queue that may have work is hungry, and gets free places by its weight, or before all that come
+after it. One that had less than it was given gives the rest back, and waits until it hears of more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Share:
+    """One queue's part in the places. Its control loop is its only user."""
+
+    def __init__(self, places: Places, weight: int, rouse: Callable[[], None]) -> None:
+        self._places = places
+        self.weight = weight
+        self.rouse = rouse
+        self.hungry = True
+        self.given = 0
+        self.credit = 0
+
+    def take(self) -> int:
+        """Return how many places there are for this queue now: it has them until it frees them."""
+        with self._places.lock:
+            taken, self.given = self.given, 0
+            return taken
+
+    def free(self, count: int) -> None:
+        """So many places are free again."""
+        self._places.add(count)
+
+    def hunger(self) -> None:
+        """There may be work for more places."""
+        if not self.hungry:
+            self.hungry = True
+            self._places.add(0)
+
+    def had_enough(self) -> None:
+        """There was no work for more places."""
+        self.hungry = False
+
+    def leave(self) -> None:
+        """Want nothing any more."""
+        self._places.remove(self)
+
+
+class Places:
+    """The places of a worker."""
+
+    def __init__(self, total: int, *, strict: bool) -> None:
+        self.lock = threading.Lock()
+        self.free = total
+        self._total = total
+        self._strict = strict
+        self._shares: list[Share] = []
+
+    def join(self, weight: int, rouse: Callable[[], None]) -> Share:
+        """Let a queue take part, after those that are there."""
+        share = Share(self, weight, rouse)
+        with self.lock:
+            self._shares.append(share)
+        self.add(0)
+        return share
+
+    def remove(self, share: Share) -> None:
+        """Let a queue take no part any more."""
+        with self.lock:
+            if share in self._shares:
+                self._shares.remove(share)
+            share.hungry = False
+            self.free += share.given
+            share.given = 0
+        self.add(0)
+
+    def resize(self, total: int) -> None:
+        """Have so many places from now on. Those that are too many vanish as they become free."""
+        with self.lock:
+            more, self._total = total - self._total, total
+        if more:
+            self.add(more)
+
+    def add(self, count: int) -> None:
+        """Give free places to those who are hungry."""
+        roused = set()
+        with self.lock:
+            self.free += count
+            hungry = [share for share in self._shares if share.hungry]
+            if len(hungry) == 1 or (hungry and self._strict):
+                if self.free > 0:
+                    hungry[0].given += self.free
+                    self.free = 0
+                    roused.add(hungry[0])
+            else:
+                while hungry and self.free > 0:
+                    chosen = _next_by_weight(hungry)
+                    chosen.given += 1
+                    self.free -= 1
+                    roused.add(chosen)
+        for share in roused:
+            share.rouse()
+
+
+def _next_by_weight(hungry: list[Share]) -> Share:
+    """Take turns, each as often as its weight says, evenly spread."""
+    for share in hungry:
+        share.credit += share.weight
+    chosen = max(hungry, key=lambda share: share.credit)
+    chosen.credit -= sum(share.weight for share in hungry)
+    return chosen

@@ -1,0 +1,52 @@
+"""What is told about a job that was settled: one line in the log, and the hooks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.worker.outcomes import Answer, Fail, Retry, spends
+
+if TYPE_CHECKING:
+    from holdfast.worker.hooks import Hooks
+    from holdfast.worker.running import RunningJob
+
+log = logging.getLogger("holdfast")
+
+
+def tell(hooks: Sequence[Hooks], what: str, *about: object) -> None:
+    """Call a hook of all who want to know."""
+    for hook in hooks:
+        try:
+            getattr(hook, what)(*about)
+        except Exception:
+            log.exception("the hook %r of %r raised", what, hook)
+
+
+def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: bool) -> None:
+    """Tell how a run ended; `counted`: whether the server took the answer."""
+    if not counted:
+        if not job.told:  # Otherwise it was told when it was noticed.
+            log.warning("%s: cancelled or taken back; how this run ended does not count", job.id)
+            tell(hooks, "lost", job)
+        return
+    if answer.way == "complete":
+        if hooks:
+            tell(hooks, "done", job)
+        return
+    reason = answer.reason.decode()
+    # What a handler says on purpose needs no traceback.
+    raised = None if isinstance(job.raised, Retry | Fail) else job.raised
+    if answer.way == "fail" or spends(answer, job.lease.facts):
+        log.error("%s: failed: %s", job.id, reason, exc_info=raised)
+        tell(hooks, "failed", job, reason)
+    elif answer.way == "retry":
+        log.warning("%s: raised, and is tried again: %s", job.id, reason, exc_info=raised)
+        tell(hooks, "retried", job, reason)
+    elif answer.way == "lapse":
+        log.warning("%s: did not answer, and goes to another: %s", job.id, reason)
+        tell(hooks, "lapsed", job, reason)
+    else:
+        log.debug("%s: given back", job.id)
+        tell(hooks, "released", job)

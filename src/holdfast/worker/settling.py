@@ -1,0 +1,67 @@
+"""Finished runs to calls: which jobs a call settles, and how. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.engine import calls
+from holdfast.engine.call import Call, Settle
+from holdfast.worker.outcomes import Answer
+from holdfast.worker.running import RunningJob
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """A call, and the jobs that it settles, in the order of its answers."""
+
+    call: Call[list[bool]]
+    jobs: Sequence[RunningJob]
+
+
+def completed(jobs: Iterable[RunningJob]) -> list[RunningJob]:
+    """Return the jobs that need nothing but to be completed: they can ride on a lease call."""
+    return [job for job in jobs if answer_of(job).way == "complete" and not job.follow_ups]
+
+
+def others(jobs: Iterable[RunningJob], *, to_the_back: bool) -> Iterator[Settlement]:
+    """Return the calls that settle all other jobs, as few as possible."""
+    alike: dict[tuple[object, ...], list[RunningJob]] = {}
+    for job in jobs:
+        answer = answer_of(job)
+        match answer.way:
+            case "complete" if job.follow_ups:
+                yield Settlement(calls.complete([settle_of(job)], add=job.follow_ups), [job])
+            case "complete":
+                pass
+            case "release" | "lapse":
+                key = (answer.way, answer.after_ms, answer.reason)
+                alike.setdefault(key, []).append(job)
+            case way:
+                alike.setdefault((way,), []).append(job)
+    for group in alike.values():
+        yield Settlement(_call(group, to_the_back), group)
+
+
+def _call(jobs: Sequence[RunningJob], to_the_back: bool) -> Call[list[bool]]:
+    answer = answer_of(jobs[0])
+    if answer.way in ("retry", "fail"):
+        failures = [(job.id, job.token, answer_of(job).due, answer_of(job).reason) for job in jobs]
+        return calls.retry(failures) if answer.way == "retry" else calls.fail(failures)
+    return calls.release(
+        [settle_of(job) for job in jobs],
+        after_ms=answer.after_ms,
+        to_the_back=to_the_back,
+        lapsed=answer.reason,
+    )
+
+
+def settle_of(job: RunningJob) -> Settle:
+    """Return what completes a job."""
+    return job.lease.id, job.lease.token, job.answer.result if job.answer else None
+
+
+def answer_of(job: RunningJob) -> Answer:
+    """Return the answer of a job whose run is over."""
+    assert job.answer is not None
+    return job.answer

@@ -1,0 +1,57 @@
+"""What the signals of a process mean to a worker that runs in it."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+log = logging.getLogger("holdfast")
+
+
+@contextmanager
+def heeded(stop: Callable[[], None], leave: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C stop, a second one leaves at once; SIGQUIT shows what all threads do.
+
+    Only the main thread can have it so; elsewhere the worker is stopped by whoever runs it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signals = 0
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        nonlocal signals
+        signals += 1
+        name = signal.Signals(number).name
+        if signals == 1:
+            log.info("%s: finishing what runs; once more to leave at once", name)
+            stop()
+        else:
+            log.warning("%s: leaving at once", name)
+            leave()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    dumps = hasattr(signal, "SIGQUIT") and _has_file(sys.stderr)
+    if dumps:
+        faulthandler.register(signal.SIGQUIT, all_threads=True)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if dumps:
+            faulthandler.unregister(signal.SIGQUIT)
+
+
+def _has_file(stream: object) -> bool:
+    try:
+        stream.fileno()  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True

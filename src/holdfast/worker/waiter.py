@@ -1,0 +1,54 @@
+"""Waits for the first of: a rouse from another thread, something to hear, a time."""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.worker.ear import Ear
+
+
+class Waiter:
+    """One thread waits; others rouse it. A rouse costs nothing while it does not wait."""
+
+    def __init__(self) -> None:
+        self._sleeps = False
+        self._bell, self._rope = socket.socketpair()
+        self._bell.setblocking(False)
+        self._rope.setblocking(False)
+
+    def rouse(self) -> None:
+        """Let the one who waits go on, or not wait if it was about to."""
+        if self._sleeps:
+            self._sleeps = False
+            with suppress(OSError):  # Rung often enough, or nobody waits there any more.
+                self._rope.send(b"\0")
+
+    def prepare(self) -> None:
+        """Have every rouse from now on noticed: then look once more whether to wait at all."""
+        self._sleeps = True
+
+    def wait(self, seconds: float, ear: Ear) -> bool:
+        """Wait; return whether the ear has something to say."""
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        if ear.listening:
+            poll.register(ear.fileno(), select.POLLIN)
+        ready = poll.poll(max(0.0, seconds) * 1000)
+        self._sleeps = False
+        heard = False
+        for descriptor, _ in ready:
+            if descriptor == self._bell.fileno():
+                with suppress(BlockingIOError):
+                    self._bell.recv(4096)
+            else:
+                heard = True
+        return heard
+
+    def close(self) -> None:
+        """Close what it waits on."""
+        self._bell.close()
+        self._rope.close()

@@ -1,0 +1,362 @@
+"""The worker: leases jobs of one or several queues and runs handlers, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+
+from holdfast import arguments
+from holdfast.errors import InvalidArgument, ServerUnavailable, WrongState
+from holdfast.queue import Queue
+from holdfast.server import Server
+from holdfast.worker.control import Control, Shared
+from holdfast.worker.executors import Loop, Threads
+from holdfast.worker.handlers import ExecutorKind, Handlers
+from holdfast.worker.pace import Pace
+from holdfast.worker.places import Places
+from holdfast.worker.signals import heeded
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from holdfast.aqueue import AsyncQueue
+    from holdfast.job import Duration
+    from holdfast.worker.hooks import Hooks
+    from holdfast.worker.running import RunningJob
+
+    AnyQueue = Queue | AsyncQueue
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+log = logging.getLogger("holdfast")
+
+THREADS: Final = 16
+COROUTINES: Final = 100
+
+
+class Worker:
+    """Runs the jobs of queues. What it holds when it dies goes to others when its leases lapse.
+
+    queues       a queue, several, or a mapping of queues to weights: how often each has its turn
+                 while all have work
+    strict       instead of turns: the first queue that has work
+    concurrency  how many handlers run at a time; by default 16 threads, or 100 coroutines
+    executor     where plain functions run: "thread". Coroutine functions run on an event loop;
+                 with "async" there is nothing else, and plain functions are refused
+    lease        seconds after which the jobs of a worker that died are given to others. While a
+                 handler runs its lease is extended, however long it takes
+    grace        seconds that handlers have to finish once the worker is told to stop
+    ahead        seconds of work that may wait here for a place, so that short jobs come many at a
+                 time; 0 to lease only what can begin at once
+    hooks        who is told what happens: see `Hooks`
+    """
+
+    def __init__(
+        self,
+        queues: AnyQueue | Iterable[AnyQueue] | Mapping[AnyQueue, int],
+        *,
+        strict: bool = False,
+        concurrency: int | None = None,
+        executor: ExecutorKind = "thread",
+        lease: Duration = 15,
+        grace: Duration = 30,
+        ahead: Duration = 0.02,
+        hooks: Iterable[Hooks] = (),
+    ) -> None:
+        if executor not in ("thread", "async"):
+            raise InvalidArgument(
+                f"executor must be 'thread' or 'async', not {arguments.shown(executor)}"
+            )
+        if concurrency is None:
+            concurrency = THREADS if executor == "thread" else COROUTINES
+        self._concurrency = arguments.whole("concurrency", concurrency, 1, 10_000)
+        self._weights = _weighted(queues)
+        self._strict = arguments.flag("strict", strict)
+        self._lease = arguments.duration_ms("lease", lease, least=1) / 1000
+        if self._lease < 1:
+            raise InvalidArgument("lease must be at least 1 second: it must survive a slow moment")
+        self._grace = arguments.duration_ms("grace", grace, forever=True) / 1000
+        self._ahead = arguments.duration_ms("ahead", ahead) / 1000
+        self._hooks = tuple(hooks)
+        self._handlers = Handlers(executor)
+        self._controls: dict[str, Control] = {}
+        self._shared: Shared | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        names = ", ".join(queue.name for queue in self._weights)
+        return f"Worker({names})"
+
+    # ------------------------------------------------------------------- handlers
+
+    @overload
+    def handler(self, function: F, /) -> F: ...
+    @overload
+    def handler(
+        self,
+        name: str | None = None,
+        /,
+        *,
+        queue: str | None = None,
+        batch: int | None = None,
+        timeout: Duration | None = None,
+    ) -> Callable[[F], F]: ...
+    def handler(
+        self,
+        function_or_name: F | str | None = None,
+        /,
+        *,
+        queue: str | None = None,
+        batch: int | None = None,
+        timeout: Duration | None = None,
+    ) -> F | Callable[[F], F]:
+        """Register the function that runs jobs: `@worker.handler`.
+
+        name     of the jobs that say `handler=name`; without one, of those that say none
+        queue    of this queue only
+        batch    give it a list of up to so many jobs. It returns None when all are done, or a list
+                 with a result or an exception for each
+        timeout  seconds that one run may take, of a coroutine function: it is cancelled then, and
+                 that counts as a lapse
+
+        Return to complete the job, with a result if it keeps one. Raise to have it tried again;
+        raise `Retry`, `Fail` or `Release` to say how it goes on.
+        """
+        if callable(function_or_name):
+            self._handlers.add(function_or_name, None, None)
+            return function_or_name
+        self._check_queue(queue)
+        name = function_or_name
+
+        def register(function: F) -> F:
+            self._handlers.add(function, queue, name, batch, timeout)
+            return function
+
+        return register
+
+    @overload
+    def failure_handler(self, function: F, /) -> F: ...
+    @overload
+    def failure_handler(
+        self, function: None = None, /, *, queue: str | None = None
+    ) -> Callable[[F], F]: ...
+    def failure_handler(
+        self, function: F | None = None, /, *, queue: str | None = None
+    ) -> F | Callable[[F], F]:
+        """Register the function that is given failed jobs; `job.error` says why.
+
+        It returns when the failure is dealt with: then the job is gone. When it raises it is asked
+        again later: after 10 seconds, then twice as long each time up to 15 minutes.
+        """
+        if function is not None:
+            self._handlers.add_for_failures(function, None)
+            return function
+        self._check_queue(queue)
+
+        def register(function: F) -> F:
+            self._handlers.add_for_failures(function, queue)
+            return function
+
+        return register
+
+    def _check_queue(self, queue: str | None) -> None:
+        names = {one.name for one in self._weights}
+        if queue is not None and queue not in names:
+            raise InvalidArgument(
+                f"queue must be one of this worker's, {', '.join(sorted(names))}, "
+                f"not {arguments.shown(queue)}"
+            )
+
+    # ------------------------------------------------------------------------ run
+
+    def run(self, *, until_empty: bool = False) -> bool:
+        """Work until told to stop; return whether all that had begun was finished.
+
+        In the main thread SIGTERM and Ctrl-C stop it: it leases no more, lets handlers finish for
+        `grace` seconds and gives the rest back at no cost. A second signal gives all back at once.
+        SIGQUIT writes what every thread does to stderr. With `until_empty` it also ends when its
+        queues have nothing that could run now.
+        """
+        with heeded(self.ask_to_stop, self._leave):
+            self.start(until_empty=until_empty)
+            while not self._stopping.wait(0.02 if until_empty else 3600):
+                if until_empty and self._is_over():
+                    break
+            return self.stop()
+
+    async def run_async(self, *, until_empty: bool = False) -> bool:
+        """Work as `run` does, with coroutine functions on the event loop that awaits it.
+
+        Cancel the task that awaits it to stop the worker.
+        """
+        with heeded(self.ask_to_stop, self._leave):
+            self.start(until_empty=until_empty, loop=asyncio.get_running_loop())
+            try:
+                # Not an asyncio.Event: threads and signals stop it too.
+                while not self._stopping.is_set() and not (until_empty and self._is_over()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            finally:
+                clean = await asyncio.to_thread(self.stop)
+            return clean
+
+    def start(
+        self, *, until_empty: bool = False, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """Begin to work in the background; end it with `stop`."""
+        if not self._handlers:
+            raise InvalidArgument("the worker has no handler: register one with @worker.handler")
+        with self._lock:
+            if self._shared is not None:
+                raise WrongState("the worker runs already")
+            self._stopping.clear()
+            pace = Pace(self._concurrency, self._ahead, self._handlers.most_at_once())
+            handlers = self._handlers
+            queues = [_own(queue, self._lease) for queue in self._weights]
+            _greet(queues)
+            self._shared = Shared(
+                handlers,
+                Places(pace.places(), strict=self._strict),
+                pace,
+                self._lease,
+                self._hooks,
+                self._about(),
+                Threads(self._concurrency) if handlers.any_plain() else None,
+                Loop(self._concurrency, loop) if handlers.any_async() else None,
+            )
+            self._controls = {
+                queue.name: Control(queue, self._shared, weight)
+                for queue, weight in zip(queues, self._weights.values(), strict=True)
+            }
+            for control in self._controls.values():
+                control.start(until_empty=until_empty)
+
+    def stop(self, grace: Duration | None = None) -> bool:
+        """Lease no more, let handlers finish, give the rest back; return whether all finished."""
+        self._stopping.set()
+        with self._lock:
+            if self._shared is None:
+                return True
+            seconds = self._grace
+            if grace is not None:
+                seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
+            for control in self._controls.values():
+                control.stop(seconds)
+            ends = [control.wait_to_leave() for control in self._controls.values()]
+            for executor in self._shared.executors():
+                executor.close()
+            for control in self._controls.values():
+                control.queue.close()
+            self._controls, self._shared = {}, None
+            return all(ends)
+
+    def ask_to_stop(self) -> None:
+        """Let `run` end soon; returns at once, so that a handler may call it."""
+        self._stopping.set()
+
+    def _is_over(self) -> bool:
+        return all(control.wait(0) for control in list(self._controls.values()))
+
+    def _leave(self) -> None:
+        for control in list(self._controls.values()):
+            control.stop(0)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --------------------------------------------------------------------- queues
+
+    def drop(self, queue: str, *, grace: Duration | None = None) -> None:
+        """Work no more on this queue: finish what runs, or give it back after `grace` seconds."""
+        self._check_queue(queue)
+        with self._lock:
+            self._weights = {q: weight for q, weight in self._weights.items() if q.name != queue}
+            control = self._controls.pop(queue, None)
+        if control:
+            seconds = self._grace
+            if grace is not None:
+                seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
+            control.stop(seconds)
+            control.wait_to_leave()
+            control.queue.close()
+
+    def take_up(self, queue: AnyQueue, *, weight: int = 1) -> None:
+        """Work on this queue too, from now on."""
+        arguments.whole("weight", weight, 1, 1000)
+        with self._lock:
+            if any(one.name == queue.name for one in self._weights):
+                raise InvalidArgument(f"{queue.name}: the worker works on this queue already")
+            self._weights[queue] = weight
+            if self._shared is None:
+                return
+            own = _own(queue, self._lease)
+            control = self._controls[queue.name] = Control(own, self._shared, weight)
+            control.start()
+
+    def running(self) -> list[RunningJob]:
+        """Return the jobs whose handlers run at this moment."""
+        return [job for control in list(self._controls.values()) for job in control.running()]
+
+    def _about(self) -> dict[str, object]:
+        return {
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "queues": [queue.name[:100] for queue in self._weights][:10],
+            "handlers": self._handlers.names()[:20],
+            "concurrency": self._concurrency,
+            "started_at": time.time(),
+        }
+
+
+def _weighted(queues: object) -> dict[AnyQueue, int]:
+    from holdfast.aqueue import AsyncQueue  # noqa: PLC0415  # Only to tell one from something else.
+
+    given: dict[Any, Any]
+    if isinstance(queues, Queue | AsyncQueue):
+        given = {queues: 1}
+    elif isinstance(queues, Mapping):
+        given = dict(queues)
+    elif isinstance(queues, Iterable) and not isinstance(queues, str | bytes):
+        given = dict.fromkeys(queues, 1)
+    else:
+        raise InvalidArgument(
+            f"queues must be a Queue, several, or a mapping to weights, not "
+            f"{arguments.shown(queues)}"
+        )
+    for queue, weight in given.items():
+        if not isinstance(queue, Queue | AsyncQueue):
+            raise InvalidArgument(f"queues must be Queues, not {arguments.shown(queue)}")
+        arguments.whole("weight", weight, 1, 1000)
+    names = [queue.name for queue in given]
+    if not names:
+        raise InvalidArgument("queues must be at least one")
+    if len(set(names)) < len(names):
+        raise InvalidArgument("queues must be different ones: a name is given twice")
+    return given
+
+
+def _own(queue: AnyQueue, lease: float) -> Queue:
+    """Return the same queue with a holder and connections of the worker's own.
+
+    A connection that does not answer is given up in time to extend by another.
+    """
+    server = Server(queue.server.address, reply_within=min(5.0, lease / 3))
+    return Queue(queue.name, server, requeue=queue.requeue, clock=queue.clock)
+
+
+def _greet(queues: Iterable[Queue]) -> None:
+    """Refuse at once a server that will not have us; one that is lost may come back."""
+    for queue in queues:
+        with suppress(ServerUnavailable):
+            queue.counts()
