@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kinds check lint types lua layers bench bench-requests model faults massacre mutants lock clean
+.PHONY: help demo test kinds check lint types lua layers bench bench-requests bench-workers model faults massacre mutants lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -51,6 +51,9 @@ bench: $(READY)        ## the queue beside the floor, in one table
 
 bench-requests: $(READY)   ## parts of requests beside plain jobs; a request of a million parts
 	@$(BIN)/python -m bench.requests $(ARGS)
+
+bench-workers: $(READY)    ## workers beside those of RQ, Dramatiq and BullMQ, installed into .bench/
+	@$(BIN)/python -m bench.workers $(ARGS)
 
 model: $(READY)        ## the model test for longer: make model STEPS=1000000
 	HOLDFAST_MODEL_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest tests/model $(ARGS)
