@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from holdfast import arguments
 from holdfast.engine import calls
 from holdfast.engine.script import MAX_JOBS
@@ -52,6 +54,10 @@ MOST_SETTLED: Final = 500
 MOST_BYTES: Final = 4 * 1024 * 1024
 """bytes of results that it carries."""
 REGISTER_SECONDS: Final = 5.0
+MOST_SHOWN: Final = 10
+"""Running jobs in the directory of workers, and"""
+MOST_SHOWN_BYTES: Final = 1024
+"""bytes that they take there, as an entry has 4096."""
 HOARD_SECONDS: Final = 0.25
 """When nothing moved for so long, what has not begun goes back, for somebody else to have it."""
 SLOWEST_SECONDS: Final = 5.0
@@ -189,9 +195,10 @@ class Control:
         finally:
             self._share.leave()
             self._ear.close()
+            self._waiter.close()
             if not self._trouble:
                 with suppress(HoldfastError):
-                    self.queue.register(alive_for=0.001, **self._shared.about)
+                    self._register(alive_for=0.001)
             self._over.set()
 
     def _step(self) -> None:
@@ -297,6 +304,7 @@ class Control:
         for settlement in settling.others(self._unsettled, to_the_back=self.queue._ask.to_the_back):
             try:
                 self._settled(settlement.jobs, self.queue._run(settlement.call))
+                self._share.hunger()  # What came back may be due at once.
             except ServerUnavailable:
                 raise
             except HoldfastError as error:
@@ -453,10 +461,13 @@ class Control:
         job.told = why
         self._shared.executor_for(job.handler).stop_job(job)
 
-    def _register(self) -> None:
+    def _register(self, alive_for: float = 3 * REGISTER_SECONDS) -> None:
+        """Say in the directory of workers that we are here, and on what."""
         self._register_at = time.monotonic() + REGISTER_SECONDS
-        running = [job.describe() for job in self.running()[:20]]
-        self.queue.register(alive_for=3 * REGISTER_SECONDS, **self._shared.about, running=running)
+        running = [job.describe() for job in self.running()[:MOST_SHOWN]]
+        while len(msgspec.msgpack.encode(running)) > MOST_SHOWN_BYTES:
+            running.pop()
+        self.queue.register(alive_for=alive_for, **self._shared.about, running=running)
 
     # ------------------------------------------------------------- give back, leave
 

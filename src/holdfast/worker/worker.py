@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -310,10 +308,8 @@ class Worker:
 
     def _about(self) -> dict[str, object]:
         return {
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "queues": [queue.name[:100] for queue in self._weights][:10],
-            "handlers": self._handlers.names()[:20],
+            "queues": [queue.name[:60] for queue in self._weights][:5],
+            "handlers": [name[:40] for name in self._handlers.names()][:10],
             "concurrency": self._concurrency,
             "started_at": time.time(),
         }
