@@ -59,7 +59,7 @@ MOST_SHOWN: Final = 10
 MOST_SHOWN_BYTES: Final = 1024
 """bytes that they take there, as an entry has 4096."""
 HOARD_SECONDS: Final = 0.25
-"""When nothing moved for so long, what has not begun goes back, for somebody else to have it."""
+"""When nothing began for so long, what waits goes back, for somebody else to have it."""
 SLOWEST_SECONDS: Final = 5.0
 """The longest pause between two tries while the server refuses."""
 LEAVE_WITHIN_SECONDS: Final = 5.0
@@ -271,8 +271,9 @@ class Control:
             times.append(max(self._leave_at, time.monotonic() + 0.05))
         elif not self._share.hungry:
             times.append(self._asks_at())
-        if any(executor.backlog() for executor in self._shared.executors()):
-            times.append(self._shared.pace.moved_at + HOARD_SECONDS)
+        stuck_for = max(executor.stuck_for() for executor in self._shared.executors())
+        if stuck_for:
+            times.append(time.monotonic() + HOARD_SECONDS - stuck_for)
         return min(times)
 
     # ---------------------------------------------------------------------- settle
@@ -473,12 +474,9 @@ class Control:
 
     def _return_hoard(self) -> None:
         """Give back what does not begin because something else takes longer than believed."""
-        pace = self._shared.pace
-        if time.monotonic() - pace.moved_at < HOARD_SECONDS:
-            return
         for executor in self._shared.executors():
-            if executor.backlog():
-                pace.saw(HOARD_SECONDS)
+            if executor.stuck_for() >= HOARD_SECONDS:
+                self._shared.pace.saw(HOARD_SECONDS)
                 for work in executor.take_back():
                     work.control.returned(work)
 

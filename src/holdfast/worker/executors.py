@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -27,8 +28,8 @@ class Executor(Protocol):
     def submit(self, works: Iterable[Run]) -> None:
         """Begin these as soon as possible, in order."""
 
-    def backlog(self) -> int:
-        """Return how many have not begun."""
+    def stuck_for(self) -> float:
+        """Return for how many seconds something waits here and nothing begins."""
 
     def take_back(self) -> list[Run]:
         """Return those that have not begun; they will not."""
@@ -47,6 +48,7 @@ class Threads:
         # A plain queue: an executor object with a future per job costs fifty times as much.
         self._works: SimpleQueue[Run | None] = SimpleQueue()
         self._count = count
+        self._moved_at = time.monotonic()
         for number in range(count):
             threading.Thread(
                 target=self._work, name=f"holdfast handler {number}", daemon=True
@@ -54,15 +56,17 @@ class Threads:
 
     def _work(self) -> None:
         while (work := self._works.get()) is not None:
+            self._moved_at = time.monotonic()
             run(work)
             work.control.finished(work)
 
     def submit(self, works: Iterable[Run]) -> None:
+        self._moved_at = time.monotonic()
         for work in works:
             self._works.put(work)
 
-    def backlog(self) -> int:
-        return self._works.qsize()
+    def stuck_for(self) -> float:
+        return time.monotonic() - self._moved_at if self._works.qsize() else 0.0
 
     def take_back(self) -> list[Run]:
         taken: list[Run] = []
@@ -88,6 +92,7 @@ class Loop:
         self._tasks: dict[Run, asyncio.Task[None]] = {}
         self._own = loop is None
         self._loop = loop or asyncio.new_event_loop()
+        self._moved_at = time.monotonic()
         if self._own:
             threading.Thread(target=self._run_loop, name="holdfast loop", daemon=True).start()
         self._call(self._watch)
@@ -103,6 +108,7 @@ class Loop:
             self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
 
     def submit(self, works: Iterable[Run]) -> None:
+        self._moved_at = time.monotonic()
         self._works.extend(works)
         self._call(self._begin)
 
@@ -112,6 +118,7 @@ class Loop:
                 work = self._works.popleft()
             except IndexError:  # Taken back meanwhile.
                 return
+            self._moved_at = time.monotonic()
             task = self._loop.create_task(self._run(work))
             self._tasks[work] = task
 
@@ -149,8 +156,8 @@ class Loop:
         if task := self._tasks.get(work):
             task.cancel()
 
-    def backlog(self) -> int:
-        return len(self._works)
+    def stuck_for(self) -> float:
+        return time.monotonic() - self._moved_at if self._works else 0.0
 
     def take_back(self) -> list[Run]:
         taken: list[Run] = []

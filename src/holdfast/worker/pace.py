@@ -6,7 +6,6 @@ longer is leased when there is somebody to run it, and never waits here behind a
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 MOST_AHEAD: Final = 250
@@ -24,12 +23,9 @@ class Pace:
         self._ahead = ahead
         self._least = concurrency * most_at_once
         self._seconds: float | None = None
-        self.moved_at = time.monotonic()
-        """When a run was last seen to end."""
 
     def saw(self, seconds: float) -> None:
         """Learn of a run."""
-        self.moved_at = time.monotonic()
         known = self._seconds
         if known is None or seconds > known:
             self._seconds = seconds

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from holdfast import codec
 from holdfast.errors import InvalidArgument
 from holdfast.job import NO_FACTS, Lease, NewJob
-from holdfast.worker.outcomes import COMPLETED, Answer, answer_to
+from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, answer_to
 from holdfast.worker.reporting import tell
 
 if TYPE_CHECKING:
@@ -197,7 +197,8 @@ Run: TypeAlias = RunningJob | Batch
 
 def run(work: Run) -> None:
     """Call a plain handler; whatever it does, each job has an answer afterwards."""
-    _begin(work)
+    if not _begin(work):
+        return
     try:
         value = work.handler.function(work.jobs if isinstance(work, Batch) else work)
         if value is not None and inspect.isawaitable(value):
@@ -212,7 +213,8 @@ def run(work: Run) -> None:
 
 async def run_async(work: Run) -> None:
     """Await a handler; whatever it does, each job has an answer afterwards."""
-    _begin(work)
+    if not _begin(work):
+        return
     try:
         _answer(work, await work.handler.function(work.jobs if isinstance(work, Batch) else work))
     except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
@@ -220,11 +222,18 @@ async def run_async(work: Run) -> None:
     _end(work)
 
 
-def _begin(work: Run) -> None:
-    work.started_at = time.monotonic()
-    if work.control.hooks:
+def _begin(work: Run) -> bool:
+    """Return whether to run it: not what was cancelled, or whose lease ended, while it waited."""
+    if any(job.cancelled for job in work.jobs):
         for job in work.jobs:
+            job.answer = GIVEN_BACK
+        return False
+    work.started_at = time.monotonic()
+    for job in work.jobs:
+        job.started_at = work.started_at
+        if work.control.hooks:
             tell(work.control.hooks, "started", job)
+    return True
 
 
 def _end(work: Run) -> None:
