@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import hiredis
@@ -18,7 +18,13 @@ from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused
 from holdfast.incarnation import Incarnation
 from holdfast.job import Duration
-from holdfast.server import CONNECT_SECONDS, PATIENCE_SECONDS, REPLY_SECONDS, embedded_path, log
+from holdfast.server import (
+    CONNECT_SECONDS,
+    PATIENCE_SECONDS,
+    REPLY_SECONDS,
+    embedded_path,
+    warn_once,
+)
 
 T = TypeVar("T")
 
@@ -146,7 +152,7 @@ class AsyncServer:
         self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
         self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
         self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
-        self._unchecked = [True]
+        self._unchecked = True
         self._listens = True  # False where this user may not: then it asks from time to time.
         self._undoing: set[asyncio.Task[None]] = set()
 
@@ -305,8 +311,6 @@ class AsyncServer:
             except BaseException:
                 link.close()
                 raise
-            with suppress(IndexError):  # Of many first connections one warns.
-                self._unchecked.pop()
-                for warning in warnings:
-                    log.warning("%s: %s", self.address, warning)
+            self._unchecked = False
+            warn_once(self.address, warnings)
         return link

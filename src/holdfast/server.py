@@ -11,7 +11,7 @@ import logging
 import socket
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import hiredis
@@ -123,6 +123,17 @@ def _open_socket(address: Address, path: str) -> socket.socket:
     return opened
 
 
+_warned: set[tuple[str, str]] = set()
+
+
+def warn_once(address: Address, warnings: list[str]) -> None:
+    """Warn about a server, once in the life of this process, however many connect to it."""
+    for warning in warnings:
+        if (said := (str(address), warning)) not in _warned:
+            _warned.add(said)
+            log.warning("%s: %s", *said)
+
+
 def embedded_path(embedded: Embedded) -> str:
     """Start the embedded server where it does not run; trouble is an OSError, to be tried again."""
     try:
@@ -168,7 +179,7 @@ class Server:
         self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
         self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
         self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
-        self._unchecked = [True]
+        self._unchecked = True
         self._listens = True  # False where this user may not: then it asks from time to time.
 
     def __repr__(self) -> str:
@@ -293,8 +304,6 @@ class Server:
             except BaseException:
                 link.close()
                 raise
-            with suppress(IndexError):  # Of many first connections one warns.
-                self._unchecked.pop()
-                for warning in warnings:
-                    log.warning("%s: %s", self.address, warning)
+            self._unchecked = False
+            warn_once(self.address, warnings)
         return link
