@@ -189,6 +189,7 @@ class Control:
         finally:
             self._share.leave()
             self._ear.close()
+            self._waiter.close()
             if not self._trouble:
                 with suppress(HoldfastError):
                     self.queue.register(alive_for=0.001, **self._shared.about)
