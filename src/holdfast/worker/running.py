@@ -271,5 +271,8 @@ def _completed(job: RunningJob, value: object) -> Answer:
 def _raised(work: Run, error: BaseException) -> None:
     for job in work.jobs:
         if job.answer is None:
-            job.answer = answer_to(error, job.lease.facts)
             job.raised = error
+            try:
+                job.answer = answer_to(error, job.lease.facts)
+            except Exception as trouble:  # noqa: BLE001  # With what it raised; still it raised.
+                job.answer = answer_to(trouble, job.lease.facts)
