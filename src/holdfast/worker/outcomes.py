@@ -87,6 +87,8 @@ def lapsed(reason: str) -> Answer:
 
 def spends(answer: Answer, facts: Facts) -> bool:
     """Tell whether this answer is the last that the job may give, so that it is failed."""
+    if facts.failed_at is not None:
+        return False  # It has failed already, and this is what its failure handler said.
     if answer.way == "retry":
         return 0 <= facts.max_failures <= facts.failures
     return answer.way == "lapse" and 0 <= facts.max_lapses <= facts.lapses
