@@ -100,7 +100,7 @@ class Control:
         self._returned: deque[Run] = deque()
         self._held: dict[RunningJob, None] = {}
         """Leased and not settled yet, the longest first."""
-        self._unsettled: list[RunningJob] = []
+        self._unsettled: dict[RunningJob, None] = {}
         """Those of them whose run is over."""
         self._unknown: Counter[str] = Counter()
         now = time.monotonic()
@@ -248,7 +248,7 @@ class Control:
         elif places.free <= 0:
             self._ear.hush()  # Somebody else may have a place for what it would hear of.
         self._waiter.prepare()
-        if self._finished or self._returned or self._share.given:
+        if self._finished or self._returned or self._unsettled or self._share.given:
             return
         if self._waiter.wait(self._next_at() - time.monotonic(), self._ear):
             if self._ear.heard():
@@ -277,7 +277,7 @@ class Control:
         while self._returned:
             for job in self._returned.popleft().jobs:
                 job.answer = GIVEN_BACK
-                self._unsettled.append(job)
+                self._unsettled[job] = None
                 freed += 1
         size = sum(len(answer_of(job).result or b"") for job in self._unsettled)
         while self._finished and len(self._unsettled) < MOST_SETTLED and size < MOST_BYTES:
@@ -286,7 +286,7 @@ class Control:
             freed += len(work.jobs)
             for job in work.jobs:
                 if job in self._held:
-                    self._unsettled.append(job)
+                    self._unsettled[job] = None
                     size += len(answer_of(job).result or b"")
         if freed:
             self._share.free(freed)
@@ -295,7 +295,8 @@ class Control:
     def _settle_others(self) -> None:
         """Settle what cannot ride on a lease call. One that is refused keeps none of the others."""
         trouble: HoldfastError | None = None
-        for settlement in settling.others(self._unsettled, to_the_back=self.queue._ask.to_the_back):
+        to_the_back = self.queue._ask.to_the_back
+        for settlement in settling.others(tuple(self._unsettled), to_the_back=to_the_back):
             try:
                 self._settled(settlement.jobs, self.queue._run(settlement.call))
             except ServerUnavailable:
@@ -307,13 +308,12 @@ class Control:
 
     def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         for job, ok in zip(jobs, counted, strict=True):
-            del self._held[job]
+            del self._held[job], self._unsettled[job]
             answer = answer_of(job)
             if self.hooks or not ok or answer.way != "complete":
                 report(self.hooks, job, answer, counted=ok)
             if answer.way == "fail" or spends(answer, job.lease.facts):
                 self._ask_failed_at = time.monotonic()
-        self._unsettled = [job for job in self._unsettled if job in self._held]
 
     # ----------------------------------------------------------------------- lease
 
@@ -407,7 +407,7 @@ class Control:
                 self._unknown.clear()
             self._unknown[job.id] += 1
             job.answer = Answer("release", after_ms=round(seconds * 1000))
-            self._unsettled.append(job)
+            self._unsettled[job] = None
             log.warning(
                 "%s: no handler for %s here; given back for %d s",
                 job.id,
@@ -492,7 +492,7 @@ class Control:
             for job in self._held:
                 if not job.answer:
                     job.answer = GIVEN_BACK
-                    self._unsettled.append(job)
+                    self._unsettled[job] = None
                     self.clean = False
 
 

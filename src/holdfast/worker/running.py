@@ -237,10 +237,10 @@ def _end(work: Run) -> None:
 
 def _answer(work: Run, value: object) -> None:
     if isinstance(work, RunningJob):
-        work.answer = _completed(work, value)
+        _say(work, _completed(work, value))
     elif value is None:
         for job in work.jobs:
-            job.answer = COMPLETED
+            _say(job, COMPLETED)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if len(value) != len(work.jobs):
             raise TypeError(
@@ -251,7 +251,7 @@ def _answer(work: Run, value: object) -> None:
             try:
                 if isinstance(one, BaseException):
                     raise one
-                job.answer = _completed(job, one)
+                _say(job, _completed(job, one))
             except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
                 _raised(job, error)
     else:
@@ -259,6 +259,11 @@ def _answer(work: Run, value: object) -> None:
             f"{work.handler.name} returned {type(value).__name__}: a batch handler returns None, "
             "or a list with a result or an exception for each job"
         )
+
+
+def _say(job: RunningJob, answer: Answer) -> None:
+    if job.answer is None:  # Else the worker left meanwhile, and gives it back.
+        job.answer = answer
 
 
 def _completed(job: RunningJob, value: object) -> Answer:
