@@ -197,7 +197,7 @@ class Control:
 
     def _step(self) -> None:
         self._collect()
-        self._settle_others()
+        refused = self._settle_others()
         self._lease()
         now = time.monotonic()
         if self._held and now >= self._extend_at:
@@ -208,6 +208,8 @@ class Control:
             self._leave()
         else:
             self._return_hoard()
+        if refused:
+            raise refused  # Last: nobody loses a lease for that.
         self._wait()
 
     def _is_over(self) -> bool:
@@ -235,8 +237,9 @@ class Control:
             self._pause()
 
     def _pause(self) -> None:
+        longest = min(SLOWEST_SECONDS, self._shared.lease_seconds / 3)
         self._waiter.prepare()
-        self._waiter.wait(min(0.1 * 2 ** min(self._trouble, 10), SLOWEST_SECONDS), self._ear)
+        self._waiter.wait(min(0.1 * 2 ** min(self._trouble, 10), longest))
 
     def _wait(self) -> None:
         """Wait until there is something to do."""
@@ -292,9 +295,12 @@ class Control:
             self._share.free(freed)
             self._shared.places.resize(self._shared.pace.places())
 
-    def _settle_others(self) -> None:
-        """Settle what cannot ride on a lease call. One that is refused keeps none of the others."""
-        trouble: HoldfastError | None = None
+    def _settle_others(self) -> HoldfastError | None:
+        """Settle what cannot ride on a lease call. One that is refused keeps none of the others.
+
+        Return why one was, if it may be taken later.
+        """
+        refused: HoldfastError | None = None
         to_the_back = self.queue._ask.to_the_back
         for settlement in settling.others(tuple(self._unsettled), to_the_back=to_the_back):
             try:
@@ -302,9 +308,9 @@ class Control:
             except ServerUnavailable:
                 raise
             except HoldfastError as error:
-                trouble = error
-        if trouble:
-            raise trouble
+                if not settling.turn_down(settlement, error):
+                    refused = error
+        return refused
 
     def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         for job, ok in zip(jobs, counted, strict=True):

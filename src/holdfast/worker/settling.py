@@ -9,7 +9,8 @@ from itertools import islice
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Settle
 from holdfast.engine.script import MAX_JOBS
-from holdfast.worker.outcomes import Answer
+from holdfast.errors import HoldfastError, InvalidArgument, WrongState
+from holdfast.worker.outcomes import Answer, answer_to
 from holdfast.worker.running import RunningJob
 
 
@@ -46,6 +47,17 @@ def others(jobs: Iterable[RunningJob], *, to_the_back: bool) -> Iterator[Settlem
         for first in range(0, len(group), MAX_JOBS):
             some = group[first : first + MAX_JOBS]
             yield Settlement(_call(some, to_the_back), some)
+
+
+def turn_down(settlement: Settlement, error: HoldfastError) -> bool:
+    """Make it the job's failure that its follow-ups are refused; False where they may be taken."""
+    for_good = isinstance(error, InvalidArgument | WrongState)
+    jobs = [job for job in settlement.jobs if for_good and job.follow_ups]
+    for job in jobs:
+        job.follow_ups = None
+        job.raised = error
+        job.answer = answer_to(error, job.lease.facts)
+    return bool(jobs)
 
 
 def _call(jobs: Sequence[RunningJob], to_the_back: bool) -> Call[list[bool]]:
