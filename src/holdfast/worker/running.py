@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast import codec
+from holdfast.asking import check_follow_ups
 from holdfast.errors import InvalidArgument
 from holdfast.job import NO_FACTS, Lease, NewJob
 from holdfast.worker.outcomes import COMPLETED, Answer, answer_to
@@ -142,8 +143,12 @@ class RunningJob:
 
         The arguments are those of `Queue.add`, without `on_conflict`.
         """
-        new = data if isinstance(data, NewJob) and not options else NewJob(data, **options)
-        self.follow_ups = (self.follow_ups or []) + self.control.entries([new])
+        if isinstance(data, NewJob) and options:
+            raise InvalidArgument("a NewJob has its own options: give them there")
+        new = data if isinstance(data, NewJob) else NewJob(data, **options)
+        follow_ups = (self.follow_ups or []) + self.control.entries([new])
+        check_follow_ups(follow_ups)
+        self.follow_ups = follow_ups
 
     # ---------------------------------------------------------- for the worker
 

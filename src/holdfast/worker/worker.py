@@ -352,7 +352,13 @@ def _own(queue: AnyQueue, lease: float) -> Queue:
     A connection that does not answer is given up in time to extend by another.
     """
     server = Server(queue.server.address, reply_within=min(5.0, lease / 3))
-    return Queue(queue.name, server, requeue=queue.requeue, clock=queue.clock)
+    return Queue(
+        queue.name,
+        server,
+        defaults=queue.defaults,
+        requeue=queue.requeue,
+        clock=queue.clock,
+    )
 
 
 def _greet(queues: Iterable[Queue]) -> None:
