@@ -20,16 +20,17 @@ def tell(hooks: Sequence[Hooks], what: str, *about: object) -> None:
     for hook in hooks:
         try:
             getattr(hook, what)(*about)
-        except Exception:
+        except BaseException:  # It runs where a worker must not end.
             log.exception("the hook %r of %r raised", what, hook)
 
 
 def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: bool) -> None:
     """Tell how a run ended; `counted`: whether the server took the answer."""
+    if job.told in ("lost", "cancelled"):
+        return  # That was told when it was noticed, and is how it ends.
     if not counted:
-        if not job.told:  # Otherwise it was told when it was noticed.
-            log.warning("%s: cancelled or taken back; how this run ended does not count", job.id)
-            tell(hooks, "lost", job)
+        log.warning("%s: cancelled or taken back; how this run ended does not count", job.id)
+        tell(hooks, "lost", job)
         return
     if answer.way == "complete":
         if hooks:
