@@ -80,6 +80,10 @@ class Handlers:
     ) -> None:
         if not callable(function):
             raise InvalidArgument(f"a handler must be a function, not {arguments.shown(function)}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidArgument(
+                f"{function.__qualname__} has a `yield`: calling it would run nothing of it"
+            )
         is_async = _is_async(function)
         handler = Handler(
             function,

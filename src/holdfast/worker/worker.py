@@ -98,7 +98,15 @@ class Worker:
     # ------------------------------------------------------------------- handlers
 
     @overload
-    def handler(self, function: F, /) -> F: ...
+    def handler(
+        self,
+        function: F,
+        /,
+        *,
+        queue: str | None = None,
+        batch: int | None = None,
+        timeout: Duration | None = None,
+    ) -> F: ...
     @overload
     def handler(
         self,
@@ -130,10 +138,10 @@ class Worker:
         Return to complete the job, with a result if it keeps one. Raise to have it tried again;
         raise `Retry`, `Fail` or `Release` to say how it goes on.
         """
-        if callable(function_or_name):
-            self._handlers.add(function_or_name, None, None)
-            return function_or_name
         self._check_queue(queue)
+        if callable(function_or_name):
+            self._handlers.add(function_or_name, queue, None, batch, timeout)
+            return function_or_name
         name = function_or_name
 
         def register(function: F) -> F:
@@ -143,7 +151,7 @@ class Worker:
         return register
 
     @overload
-    def failure_handler(self, function: F, /) -> F: ...
+    def failure_handler(self, function: F, /, *, queue: str | None = None) -> F: ...
     @overload
     def failure_handler(
         self, function: None = None, /, *, queue: str | None = None
@@ -156,10 +164,10 @@ class Worker:
         It returns when the failure is dealt with: then the job is gone. When it raises it is asked
         again later: after 10 seconds, then twice as long each time up to 15 minutes.
         """
-        if function is not None:
-            self._handlers.add_for_failures(function, None)
-            return function
         self._check_queue(queue)
+        if function is not None:
+            self._handlers.add_for_failures(function, queue)
+            return function
 
         def register(function: F) -> F:
             self._handlers.add_for_failures(function, queue)
