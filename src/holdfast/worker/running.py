@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -136,7 +137,11 @@ class RunningJob:
         """Tell how far it is, from 0 to 1: shown by `queue.workers()` within seconds."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
             raise InvalidArgument(f"fraction must be a number, not {type(fraction).__name__}")
-        self._progress = min(max(float(fraction), 0.0), 1.0), str(note)[:200]
+        if isinstance(fraction, float) and math.isnan(fraction):
+            raise InvalidArgument("fraction must be a number, not nan")
+        # A note may be a file name that is no text.
+        said = str(note)[:200].encode(errors="backslashreplace").decode()
+        self._progress = float(min(max(fraction, 0), 1)), said
 
     def add(self, data: object, **options: Any) -> None:
         """Have a job added in the call that completes this one, and only then: a follow-up.

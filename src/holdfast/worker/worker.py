@@ -19,6 +19,7 @@ from holdfast.server import Server
 from holdfast.worker.control import Control, Shared
 from holdfast.worker.executors import Loop, Threads
 from holdfast.worker.handlers import ExecutorKind, Handlers
+from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
 from holdfast.worker.signals import heeded
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from holdfast.aqueue import AsyncQueue
     from holdfast.job import Duration
-    from holdfast.worker.hooks import Hooks
     from holdfast.worker.running import RunningJob
 
     AnyQueue = Queue | AsyncQueue
@@ -84,7 +84,10 @@ class Worker:
             raise InvalidArgument("lease must be at least 1 second: it must survive a slow moment")
         self._grace = arguments.duration_ms("grace", grace, forever=True) / 1000
         self._ahead = arguments.duration_ms("ahead", ahead) / 1000
-        self._hooks = tuple(hooks)
+        self._hooks = tuple(arguments.several("hooks", hooks))
+        for hook in self._hooks:
+            if not isinstance(hook, Hooks):
+                raise InvalidArgument(f"hooks must be Hooks, not {arguments.shown(hook)}")
         self._handlers = Handlers(executor)
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
@@ -138,7 +141,8 @@ class Worker:
         Return to complete the job, with a result if it keeps one. Raise to have it tried again;
         raise `Retry`, `Fail` or `Release` to say how it goes on.
         """
-        self._check_queue(queue)
+        if queue is not None:
+            self._check_queue(queue)
         if callable(function_or_name):
             self._handlers.add(function_or_name, queue, None, batch, timeout)
             return function_or_name
@@ -164,7 +168,8 @@ class Worker:
         It returns when the failure is dealt with: then the job is gone. When it raises it is asked
         again later: after 10 seconds, then twice as long each time up to 15 minutes.
         """
-        self._check_queue(queue)
+        if queue is not None:
+            self._check_queue(queue)
         if function is not None:
             self._handlers.add_for_failures(function, queue)
             return function
@@ -175,9 +180,9 @@ class Worker:
 
         return register
 
-    def _check_queue(self, queue: str | None) -> None:
-        names = {one.name for one in self._weights}
-        if queue is not None and queue not in names:
+    def _check_queue(self, queue: str) -> None:
+        names = [one.name for one in self._weights]
+        if queue not in names:
             raise InvalidArgument(
                 f"queue must be one of this worker's, {', '.join(sorted(names))}, "
                 f"not {arguments.shown(queue)}"
@@ -247,14 +252,17 @@ class Worker:
                 control.start(until_empty=until_empty)
 
     def stop(self, grace: Duration | None = None) -> bool:
-        """Lease no more, let handlers finish, give the rest back; return whether all finished."""
+        """Lease no more, let handlers finish, give the rest back; return whether all finished.
+
+        Once more, with less grace, hurries the first.
+        """
+        seconds = self._seconds(grace)
         self._stopping.set()
+        for control in list(self._controls.values()):
+            control.stop(seconds)
         with self._lock:
             if self._shared is None:
                 return True
-            seconds = self._grace
-            if grace is not None:
-                seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
             for control in self._controls.values():
                 control.stop(seconds)
             ends = [control.wait_to_leave() for control in self._controls.values()]
@@ -268,6 +276,11 @@ class Worker:
     def ask_to_stop(self) -> None:
         """Let `run` end soon; returns at once, so that a handler may call it."""
         self._stopping.set()
+
+    def _seconds(self, grace: Duration | None) -> float:
+        if grace is None:
+            return self._grace
+        return arguments.duration_ms("grace", grace, forever=True) / 1000
 
     def _is_over(self) -> bool:
         return all(control.wait(0) for control in list(self._controls.values()))
@@ -288,19 +301,18 @@ class Worker:
     def drop(self, queue: str, *, grace: Duration | None = None) -> None:
         """Work no more on this queue: finish what runs, or give it back after `grace` seconds."""
         self._check_queue(queue)
+        seconds = self._seconds(grace)
         with self._lock:
             self._weights = {q: weight for q, weight in self._weights.items() if q.name != queue}
             control = self._controls.pop(queue, None)
         if control:
-            seconds = self._grace
-            if grace is not None:
-                seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
             control.stop(seconds)
             control.wait_to_leave()
             control.queue.close()
 
     def take_up(self, queue: AnyQueue, *, weight: int = 1) -> None:
         """Work on this queue too, from now on."""
+        _weighted([queue])
         arguments.whole("weight", weight, 1, 1000)
         with self._lock:
             if any(one.name == queue.name for one in self._weights):
@@ -330,28 +342,28 @@ class Worker:
 def _weighted(queues: object) -> dict[AnyQueue, int]:
     from holdfast.aqueue import AsyncQueue  # noqa: PLC0415  # Only to tell one from something else.
 
-    given: dict[Any, Any]
+    given: list[tuple[Any, Any]]
     if isinstance(queues, Queue | AsyncQueue):
-        given = {queues: 1}
+        given = [(queues, 1)]
     elif isinstance(queues, Mapping):
-        given = dict(queues)
+        given = list(queues.items())
     elif isinstance(queues, Iterable) and not isinstance(queues, str | bytes):
-        given = dict.fromkeys(queues, 1)
+        given = [(queue, 1) for queue in queues]
     else:
         raise InvalidArgument(
             f"queues must be a Queue, several, or a mapping to weights, not "
             f"{arguments.shown(queues)}"
         )
-    for queue, weight in given.items():
+    for queue, weight in given:
         if not isinstance(queue, Queue | AsyncQueue):
             raise InvalidArgument(f"queues must be Queues, not {arguments.shown(queue)}")
         arguments.whole("weight", weight, 1, 1000)
-    names = [queue.name for queue in given]
+    names = [queue.name for queue, _ in given]
     if not names:
         raise InvalidArgument("queues must be at least one")
     if len(set(names)) < len(names):
         raise InvalidArgument("queues must be different ones: a name is given twice")
-    return given
+    return dict(given)
 
 
 def _own(queue: AnyQueue, lease: float) -> Queue:
