@@ -39,6 +39,8 @@ log = logging.getLogger("holdfast")
 
 THREADS: Final = 16
 COROUTINES: Final = 100
+GREETING_SECONDS: Final = 0.5
+"""A server that does not answer is not waited for: another may."""
 
 
 class Worker:
@@ -211,7 +213,8 @@ class Worker:
         Cancel the task that awaits it to stop the worker.
         """
         with heeded(self.ask_to_stop, self._leave):
-            self.start(until_empty=until_empty, loop=asyncio.get_running_loop())
+            await asyncio.to_thread(self._prepare)
+            self._begin(until_empty, asyncio.get_running_loop())
             try:
                 # Not an asyncio.Event: threads and signals stop it too.
                 while not self._stopping.is_set() and not (until_empty and self._is_over()):  # noqa: ASYNC110
@@ -220,20 +223,29 @@ class Worker:
                 clean = await asyncio.to_thread(self.stop)
             return clean
 
-    def start(
-        self, *, until_empty: bool = False, loop: asyncio.AbstractEventLoop | None = None
-    ) -> None:
+    def start(self, *, until_empty: bool = False) -> None:
         """Begin to work in the background; end it with `stop`."""
+        self._prepare()
+        self._begin(until_empty)
+
+    def _prepare(self) -> None:
+        """Refuse at once what cannot be: without a handler, or a server that will not have us."""
         if not self._handlers:
             raise InvalidArgument("the worker has no handler: register one with @worker.handler")
+        self._check_idle()
+        self._stopping.clear()
+        _greet(list(self._weights))
+
+    def _check_idle(self) -> None:
+        if self._shared is not None:
+            raise WrongState("the worker runs already")
+
+    def _begin(self, until_empty: bool, loop: asyncio.AbstractEventLoop | None = None) -> None:
         with self._lock:
-            if self._shared is not None:
-                raise WrongState("the worker runs already")
-            self._stopping.clear()
+            self._check_idle()
             pace = Pace(self._concurrency, self._ahead, self._handlers.most_at_once())
             handlers = self._handlers
             queues = [_own(queue, self._lease) for queue in self._weights]
-            _greet(queues)
             self._shared = Shared(
                 handlers,
                 Places(pace.places(), strict=self._strict),
@@ -381,8 +393,9 @@ def _own(queue: AnyQueue, lease: float) -> Queue:
     )
 
 
-def _greet(queues: Iterable[Queue]) -> None:
-    """Refuse at once a server that will not have us; one that is lost may come back."""
+def _greet(queues: Iterable[AnyQueue]) -> None:
+    """Have a server that will not have us say so; one that is lost may come back."""
     for queue in queues:
-        with suppress(ServerUnavailable):
-            queue.counts()
+        server = Server(queue.server.address, patience=GREETING_SECONDS)
+        with suppress(ServerUnavailable), Queue(queue.name, server) as greeted:
+            greeted.counts()
