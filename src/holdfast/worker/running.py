@@ -137,11 +137,12 @@ class RunningJob:
         """Tell how far it is, from 0 to 1: shown by `queue.workers()` within seconds."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
             raise InvalidArgument(f"fraction must be a number, not {type(fraction).__name__}")
-        if isinstance(fraction, float) and math.isnan(fraction):
+        within = min(max(fraction, 0), 1)
+        if math.isnan(within):
             raise InvalidArgument("fraction must be a number, not nan")
         # A note may be a file name that is no text.
         said = str(note)[:200].encode(errors="backslashreplace").decode()
-        self._progress = float(min(max(fraction, 0), 1)), said
+        self._progress = float(within), said
 
     def add(self, data: object, **options: Any) -> None:
         """Have a job added in the call that completes this one, and only then: a follow-up.
