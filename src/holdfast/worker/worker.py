@@ -22,7 +22,7 @@ from holdfast.worker.handlers import ExecutorKind, Handlers
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
-from holdfast.worker.signals import heeded
+from holdfast.worker.signals import Asked, heeded
 
 if TYPE_CHECKING:
     from typing import Self
@@ -93,7 +93,7 @@ class Worker:
         self._handlers = Handlers(executor)
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
-        self._stopping = threading.Event()
+        self._stopping = Asked()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
