@@ -12,6 +12,7 @@ server that is lost stops nobody but those who need it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -162,11 +163,12 @@ class Control:
 
     def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
         """Extend one lease, for its handler."""
-        lease_seconds = arguments.seconds_or_none("seconds", seconds) or self._shared.lease_seconds
+        wanted = arguments.seconds_or_none("seconds", seconds) or 0
+        lease_seconds = max(wanted, self._shared.lease_seconds)
         asked_at = time.monotonic()
         if self.queue.extend(job.lease, lease_seconds) is Extended.CANCELLED:
             raise LeaseLost(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
-        job.lapses_at = asked_at + lease_seconds
+        job.lapses_at = max(job.lapses_at, asked_at + lease_seconds)
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
         """Check and encode the follow-ups of a job."""
@@ -430,15 +432,25 @@ class Control:
         self._extend_at = time.monotonic() + extend_every(
             self._shared.lease_seconds, len(self._held)
         )
-        lease_ms = round(self._shared.lease_seconds * 1000)
-        jobs = [job for job in self._held if job.told != "lost"]
-        for some in _pieces(jobs, MAX_JOBS):
-            asked_at = time.monotonic()
-            answers = self.queue._run(
-                calls.extend([(job.id, job.token, None) for job in some], lease_ms)
-            )
-            for job, extended in zip(some, answers, strict=True):
-                self._heed(job, extended, asked_at)
+        lease_seconds = self._shared.lease_seconds
+        alike: dict[float, list[RunningJob]] = {}
+        for job in self._held:
+            if job.told != "lost":
+                left = job.lapses_at - time.monotonic()
+                # Some are held for longer, as their handlers said.
+                seconds = math.ceil(left) if left > lease_seconds else lease_seconds
+                alike.setdefault(seconds, []).append(job)
+        for seconds, jobs in alike.items():
+            for some in _pieces(jobs, MAX_JOBS):
+                self._extend_some(some, round(seconds * 1000))
+
+    def _extend_some(self, jobs: Sequence[RunningJob], lease_ms: int) -> None:
+        asked_at = time.monotonic()
+        answers = self.queue._run(
+            calls.extend([(job.id, job.token, None) for job in jobs], lease_ms)
+        )
+        for job, extended in zip(jobs, answers, strict=True):
+            self._heed(job, extended, asked_at)
 
     def _heed(self, job: RunningJob, extended: Extended, asked_at: float) -> None:
         if extended is not Extended.LOST:
