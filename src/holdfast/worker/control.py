@@ -31,7 +31,7 @@ from holdfast.worker.ear import Ear
 from holdfast.worker.handlers import NOBODY
 from holdfast.worker.outcomes import GIVEN_BACK, Answer, spends
 from holdfast.worker.pace import Pace, extend_every, unknown_after
-from holdfast.worker.reporting import report, tell
+from holdfast.worker.reporting import fitting, report, tell
 from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob
 from holdfast.worker.settling import answer_of, settle_of
 from holdfast.worker.waiter import Waiter
@@ -144,7 +144,7 @@ class Control:
         """
         while not self._over.wait(0.1):
             if self._leave_at is None or time.monotonic() > self._leave_at + LEAVE_WITHIN_SECONDS:
-                return False
+                return not self._held
         return self.clean
 
     def finished(self, work: Run) -> None:
@@ -194,7 +194,7 @@ class Control:
             self._waiter.close()
             if not self._trouble:
                 with suppress(HoldfastError):
-                    self.queue.register(alive_for=0.001, **self._shared.about)
+                    self.queue.register(alive_for=0.001, **fitting(self._shared.about))
             self._over.set()
 
     def _step(self) -> None:
@@ -475,7 +475,8 @@ class Control:
     def _register(self) -> None:
         self._register_at = time.monotonic() + REGISTER_SECONDS
         running = [job.describe() for job in self.running()[:20]]
-        self.queue.register(alive_for=3 * REGISTER_SECONDS, **self._shared.about, running=running)
+        about = fitting({**self._shared.about, "running": running})
+        self.queue.register(alive_for=3 * REGISTER_SECONDS, **about)
 
     # ------------------------------------------------------------- give back, leave
 

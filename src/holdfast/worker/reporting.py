@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.worker.outcomes import Answer, Fail, Retry, spends
 
 if TYPE_CHECKING:
@@ -51,3 +54,13 @@ def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: 
     else:
         log.debug("%s: given back", job.id)
         tell(hooks, "released", job)
+
+
+def fitting(about: Mapping[str, object]) -> dict[str, object]:
+    """Return what a worker tells about itself, cut down to what the directory takes."""
+    fits = dict(about)
+    for name in ("running", "handlers", "queues"):
+        while (told := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
+            assert isinstance(told, list)
+            fits[name] = told[: len(told) // 2]
+    return fits
