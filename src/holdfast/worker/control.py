@@ -16,7 +16,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -71,20 +71,27 @@ class Shared:
     places: Places
     pace: Pace
     lease_seconds: float
+    make_threads: Callable[[], Executor]
+    make_loop: Callable[[], Executor]
     hooks: Sequence[Hooks] = ()
     about: dict[str, object] = field(default_factory=dict)
+    until_empty: bool = False
     threads: Executor | None = None
     loop: Executor | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def executors(self) -> list[Executor]:
         """Return those that are in use."""
         return [executor for executor in (self.threads, self.loop) if executor]
 
     def executor_for(self, handler: Handler) -> Executor:
-        """Return where a handler runs."""
-        executor = self.loop if handler.is_async else self.threads
-        assert executor is not None
-        return executor
+        """Return where a handler runs; made for the first one, which may come late."""
+        with self.lock:
+            if handler.is_async:
+                self.loop = self.loop or self.make_loop()
+                return self.loop
+            self.threads = self.threads or self.make_threads()
+            return self.threads
 
 
 class Control:
@@ -108,7 +115,6 @@ class Control:
         self._ask_at = self._ask_failed_at = self._register_at = now
         self._extend_at = now
         self._leave_at: float | None = None
-        self._until_empty = False
         self._trouble = 0
         self.clean = True
         """Whether all that had begun was finished, and settled."""
@@ -122,9 +128,8 @@ class Control:
 
     # ------------------------------------------------------ called by other threads
 
-    def start(self, *, until_empty: bool = False) -> None:
-        """Begin; with `until_empty`, end when there is nothing to do."""
-        self._until_empty = until_empty
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
 
     def stop(self, grace: float) -> None:
@@ -219,7 +224,9 @@ class Control:
             return False
         if self._leave_at is not None:
             return True
-        return self._until_empty and not self._share.hungry and time.monotonic() < self._asks_at()
+        if self._share.hungry or not self._shared.until_empty:
+            return False
+        return time.monotonic() < self._asks_at()
 
     def _asks_at(self) -> float:
         """Return when it is worth asking for jobs, if no wake is heard."""

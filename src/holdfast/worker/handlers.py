@@ -122,14 +122,6 @@ class Handlers:
         """Return how many jobs the handler with the biggest batch takes in one call."""
         return max((handler.batch for handler in self._known.values()), default=0) or 1
 
-    def any_async(self) -> bool:
-        """Tell whether an event loop is needed."""
-        return any(handler.is_async for handler in self._known.values())
-
-    def any_plain(self) -> bool:
-        """Tell whether threads are needed."""
-        return any(not handler.is_async for handler in self._known.values())
-
     def names(self) -> list[str]:
         """Return the names that jobs may give."""
         return sorted({name for _, name in self._known if isinstance(name, str)})

@@ -244,24 +244,24 @@ class Worker:
         with self._lock:
             self._check_idle()
             pace = Pace(self._concurrency, self._ahead, self._handlers.most_at_once())
-            handlers = self._handlers
             queues = [_own(queue, self._lease) for queue in self._weights]
             self._shared = Shared(
-                handlers,
+                self._handlers,
                 Places(pace.places(), strict=self._strict),
                 pace,
                 self._lease,
+                lambda: Threads(self._concurrency),
+                lambda: Loop(self._concurrency, loop),
                 self._hooks,
                 self._about(),
-                Threads(self._concurrency) if handlers.any_plain() else None,
-                Loop(self._concurrency, loop) if handlers.any_async() else None,
+                until_empty,
             )
             self._controls = {
                 queue.name: Control(queue, self._shared, weight)
                 for queue, weight in zip(queues, self._weights.values(), strict=True)
             }
             for control in self._controls.values():
-                control.start(until_empty=until_empty)
+                control.start()
 
     def stop(self, grace: Duration | None = None) -> bool:
         """Lease no more, let handlers finish, give the rest back; return whether all finished.
