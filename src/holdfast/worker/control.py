@@ -314,6 +314,7 @@ class Control:
         for settlement in settling.others(tuple(self._unsettled), to_the_back=to_the_back):
             try:
                 self._settled(settlement.jobs, self.queue._run(settlement.call))
+                self._share.hunger()  # For what this may have made ready.
             except ServerUnavailable:
                 raise
             except HoldfastError as error:
