@@ -75,6 +75,7 @@ class AsyncQueue:
         self.server = url if isinstance(url, AsyncServer) else AsyncServer(url)
         self._packer = Packer(name)
         self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
+        self.defaults = defaults
         self.requeue = requeue
         self.clock = clock
 

@@ -180,11 +180,7 @@ class Asker:
             held = _lease(lease)
             settle = (held.id, held.token, kept)
         entries = list(self.entries(arguments.several("add", add), {}))
-        if len(list(flows.chunks(entries, flows.payload_size))) > 1:
-            raise InvalidArgument(
-                f"one call adds at most {MAX_JOBS} follow-ups and {MAX_BYTES} bytes: "
-                "add one job that adds the rest"
-            )
+        check_follow_ups(entries)
         return _only(calls.complete([settle], force=force, add=entries))
 
     def complete_many(self, done: Iterable[Done]) -> Flow[list[bool]]:
@@ -364,6 +360,15 @@ class Asker:
             lambda position: calls.recall(
                 holder=holder, to_the_back=self.to_the_back, position=position
             )
+        )
+
+
+def check_follow_ups(entries: Sequence[Entry]) -> None:
+    """Refuse more follow-ups than one call adds."""
+    if len(list(flows.chunks(entries, flows.payload_size))) > 1:
+        raise InvalidArgument(
+            f"one call adds at most {MAX_JOBS} follow-ups and {MAX_BYTES} bytes: "
+            "add one job that adds the rest"
         )
 
 

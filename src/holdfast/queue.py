@@ -75,6 +75,7 @@ class Queue:
         self.server = url if isinstance(url, Server) else Server(url)
         self._packer = Packer(name)
         self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
+        self.defaults = defaults
         self.requeue = requeue
         self.clock = clock
 

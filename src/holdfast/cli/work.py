@@ -58,13 +58,13 @@ def work(target: str, until_empty: bool, log_level: str, **options: Any) -> None
 def _load(target: str) -> object:
     """Return what MODULE:NAME names."""
     module_name, colon, name = target.partition(":")
-    if not (module_name and colon and name):
+    if not (module_name and colon and name) or module_name.startswith("."):
         raise click.BadParameter("should look like myapp.jobs:worker", param_hint="MODULE:NAME")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise click.BadParameter(
             f"there is no module {module_name!r} here or installed", param_hint="MODULE:NAME"
@@ -79,7 +79,10 @@ def _load(target: str) -> object:
 def _worker(target: str, found: object, options: dict[str, Any]) -> Worker:
     """Return the worker that is named, or one for the function that is."""
     queues, url = options.pop("queues"), options.pop("url")
-    given = {name: value for name, value in options.items() if value}
+    # Not what is merely false: a grace of 0 is one.
+    given = {name: value for name, value in options.items() if value is not None}
+    if not given["strict"]:
+        del given["strict"]
     if isinstance(found, Worker):
         if queues or url or given:
             raise click.UsageError(

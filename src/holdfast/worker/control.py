@@ -12,15 +12,14 @@ server that is lost stops nobody but those who need it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from holdfast import arguments
 from holdfast.engine import calls
@@ -32,7 +31,7 @@ from holdfast.worker.ear import Ear
 from holdfast.worker.handlers import NOBODY
 from holdfast.worker.outcomes import GIVEN_BACK, Answer, spends
 from holdfast.worker.pace import Pace, extend_every, unknown_after
-from holdfast.worker.reporting import report, tell
+from holdfast.worker.reporting import fitting, report, tell
 from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob
 from holdfast.worker.settling import answer_of, settle_of
 from holdfast.worker.waiter import Waiter
@@ -54,10 +53,8 @@ MOST_SETTLED: Final = 500
 MOST_BYTES: Final = 4 * 1024 * 1024
 """bytes of results that it carries."""
 REGISTER_SECONDS: Final = 5.0
-MOST_SHOWN: Final = 10
-"""Running jobs in the directory of workers, and"""
-MOST_SHOWN_BYTES: Final = 1024
-"""bytes that they take there, as an entry has 4096."""
+MOST_SHOWN: Final = 20
+"""Running jobs in the directory of workers."""
 HOARD_SECONDS: Final = 0.25
 """When nothing began for so long, what waits goes back, for somebody else to have it."""
 SLOWEST_SECONDS: Final = 5.0
@@ -76,20 +73,27 @@ class Shared:
     places: Places
     pace: Pace
     lease_seconds: float
+    make_threads: Callable[[], Executor]
+    make_loop: Callable[[], Executor]
     hooks: Sequence[Hooks] = ()
     about: dict[str, object] = field(default_factory=dict)
+    until_empty: bool = False
     threads: Executor | None = None
     loop: Executor | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def executors(self) -> list[Executor]:
         """Return those that are in use."""
         return [executor for executor in (self.threads, self.loop) if executor]
 
     def executor_for(self, handler: Handler) -> Executor:
-        """Return where a handler runs."""
-        executor = self.loop if handler.is_async else self.threads
-        assert executor is not None
-        return executor
+        """Return where a handler runs; made for the first one, which may come late."""
+        with self.lock:
+            if handler.is_async:
+                self.loop = self.loop or self.make_loop()
+                return self.loop
+            self.threads = self.threads or self.make_threads()
+            return self.threads
 
 
 class Control:
@@ -106,14 +110,13 @@ class Control:
         self._returned: deque[Run] = deque()
         self._held: dict[RunningJob, None] = {}
         """Leased and not settled yet, the longest first."""
-        self._unsettled: list[RunningJob] = []
+        self._unsettled: dict[RunningJob, None] = {}
         """Those of them whose run is over."""
         self._unknown: Counter[str] = Counter()
         now = time.monotonic()
         self._ask_at = self._ask_failed_at = self._register_at = now
         self._extend_at = now
         self._leave_at: float | None = None
-        self._until_empty = False
         self._trouble = 0
         self.clean = True
         """Whether all that had begun was finished, and settled."""
@@ -127,9 +130,8 @@ class Control:
 
     # ------------------------------------------------------ called by other threads
 
-    def start(self, *, until_empty: bool = False) -> None:
-        """Begin; with `until_empty`, end when there is nothing to do."""
-        self._until_empty = until_empty
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
 
     def stop(self, grace: float) -> None:
@@ -149,7 +151,7 @@ class Control:
         """
         while not self._over.wait(0.1):
             if self._leave_at is None or time.monotonic() > self._leave_at + LEAVE_WITHIN_SECONDS:
-                return False
+                return not self._held
         return self.clean
 
     def finished(self, work: Run) -> None:
@@ -168,11 +170,12 @@ class Control:
 
     def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
         """Extend one lease, for its handler."""
-        lease_seconds = arguments.seconds_or_none("seconds", seconds) or self._shared.lease_seconds
+        wanted = arguments.seconds_or_none("seconds", seconds) or 0
+        lease_seconds = max(wanted, self._shared.lease_seconds)
         asked_at = time.monotonic()
         if self.queue.extend(job.lease, lease_seconds) is Extended.CANCELLED:
             raise LeaseLost(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
-        job.lapses_at = asked_at + lease_seconds
+        job.lapses_at = max(job.lapses_at, asked_at + lease_seconds)
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
         """Check and encode the follow-ups of a job."""
@@ -203,7 +206,7 @@ class Control:
 
     def _step(self) -> None:
         self._collect()
-        self._settle_others()
+        refused = self._settle_others()
         self._lease()
         now = time.monotonic()
         if self._held and now >= self._extend_at:
@@ -214,6 +217,8 @@ class Control:
             self._leave()
         else:
             self._return_hoard()
+        if refused:
+            raise refused  # Last: nobody loses a lease for that.
         self._wait()
 
     def _is_over(self) -> bool:
@@ -221,7 +226,9 @@ class Control:
             return False
         if self._leave_at is not None:
             return True
-        return self._until_empty and not self._share.hungry and time.monotonic() < self._asks_at()
+        if self._share.hungry or not self._shared.until_empty:
+            return False
+        return time.monotonic() < self._asks_at()
 
     def _asks_at(self) -> float:
         """Return when it is worth asking for jobs, if no wake is heard."""
@@ -241,8 +248,9 @@ class Control:
             self._pause()
 
     def _pause(self) -> None:
+        longest = min(SLOWEST_SECONDS, self._shared.lease_seconds / 3)
         self._waiter.prepare()
-        self._waiter.wait(min(0.1 * 2 ** min(self._trouble, 10), SLOWEST_SECONDS), self._ear)
+        self._waiter.wait(min(0.1 * 2 ** min(self._trouble, 10), longest))
 
     def _wait(self) -> None:
         """Wait until there is something to do."""
@@ -254,7 +262,7 @@ class Control:
         elif places.free <= 0:
             self._ear.hush()  # Somebody else may have a place for what it would hear of.
         self._waiter.prepare()
-        if self._finished or self._returned or self._share.given:
+        if self._finished or self._returned or self._unsettled or self._share.given:
             return
         if self._waiter.wait(self._next_at() - time.monotonic(), self._ear):
             if self._ear.heard():
@@ -284,7 +292,7 @@ class Control:
         while self._returned:
             for job in self._returned.popleft().jobs:
                 job.answer = GIVEN_BACK
-                self._unsettled.append(job)
+                self._unsettled[job] = None
                 freed += 1
         size = sum(len(answer_of(job).result or b"") for job in self._unsettled)
         while self._finished and len(self._unsettled) < MOST_SETTLED and size < MOST_BYTES:
@@ -293,35 +301,38 @@ class Control:
             freed += len(work.jobs)
             for job in work.jobs:
                 if job in self._held:
-                    self._unsettled.append(job)
+                    self._unsettled[job] = None
                     size += len(answer_of(job).result or b"")
         if freed:
             self._share.free(freed)
             self._shared.places.resize(self._shared.pace.places())
 
-    def _settle_others(self) -> None:
-        """Settle what cannot ride on a lease call. One that is refused keeps none of the others."""
-        trouble: HoldfastError | None = None
-        for settlement in settling.others(self._unsettled, to_the_back=self.queue._ask.to_the_back):
+    def _settle_others(self) -> HoldfastError | None:
+        """Settle what cannot ride on a lease call. One that is refused keeps none of the others.
+
+        Return why one was, if it may be taken later.
+        """
+        refused: HoldfastError | None = None
+        to_the_back = self.queue._ask.to_the_back
+        for settlement in settling.others(tuple(self._unsettled), to_the_back=to_the_back):
             try:
                 self._settled(settlement.jobs, self.queue._run(settlement.call))
                 self._share.hunger()  # What came back may be due at once.
             except ServerUnavailable:
                 raise
             except HoldfastError as error:
-                trouble = error
-        if trouble:
-            raise trouble
+                if not settling.turn_down(settlement, error):
+                    refused = error
+        return refused
 
     def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         for job, ok in zip(jobs, counted, strict=True):
-            del self._held[job]
+            del self._held[job], self._unsettled[job]
             answer = answer_of(job)
             if self.hooks or not ok or answer.way != "complete":
                 report(self.hooks, job, answer, counted=ok)
             if answer.way == "fail" or spends(answer, job.lease.facts):
                 self._ask_failed_at = time.monotonic()
-        self._unsettled = [job for job in self._unsettled if job in self._held]
 
     # ----------------------------------------------------------------------- lease
 
@@ -415,7 +426,7 @@ class Control:
                 self._unknown.clear()
             self._unknown[job.id] += 1
             job.answer = Answer("release", after_ms=round(seconds * 1000))
-            self._unsettled.append(job)
+            self._unsettled[job] = None
             log.warning(
                 "%s: no handler for %s here; given back for %d s",
                 job.id,
@@ -432,15 +443,25 @@ class Control:
         self._extend_at = time.monotonic() + extend_every(
             self._shared.lease_seconds, len(self._held)
         )
-        lease_ms = round(self._shared.lease_seconds * 1000)
-        jobs = [job for job in self._held if job.told != "lost"]
-        for some in _pieces(jobs, MAX_JOBS):
-            asked_at = time.monotonic()
-            answers = self.queue._run(
-                calls.extend([(job.id, job.token, None) for job in some], lease_ms)
-            )
-            for job, extended in zip(some, answers, strict=True):
-                self._heed(job, extended, asked_at)
+        lease_seconds = self._shared.lease_seconds
+        alike: dict[float, list[RunningJob]] = {}
+        for job in self._held:
+            if job.told != "lost":
+                left = job.lapses_at - time.monotonic()
+                # Some are held for longer, as their handlers said.
+                seconds = math.ceil(left) if left > lease_seconds else lease_seconds
+                alike.setdefault(seconds, []).append(job)
+        for seconds, jobs in alike.items():
+            for some in _pieces(jobs, MAX_JOBS):
+                self._extend_some(some, round(seconds * 1000))
+
+    def _extend_some(self, jobs: Sequence[RunningJob], lease_ms: int) -> None:
+        asked_at = time.monotonic()
+        answers = self.queue._run(
+            calls.extend([(job.id, job.token, None) for job in jobs], lease_ms)
+        )
+        for job, extended in zip(jobs, answers, strict=True):
+            self._heed(job, extended, asked_at)
 
     def _heed(self, job: RunningJob, extended: Extended, asked_at: float) -> None:
         if extended is not Extended.LOST:
@@ -466,9 +487,8 @@ class Control:
         """Say in the directory of workers that we are here, and on what."""
         self._register_at = time.monotonic() + REGISTER_SECONDS
         running = [job.describe() for job in self.running()[:MOST_SHOWN]]
-        while len(msgspec.msgpack.encode(running)) > MOST_SHOWN_BYTES:
-            running.pop()
-        self.queue.register(alive_for=alive_for, **self._shared.about, running=running)
+        about = fitting({**self._shared.about, "running": running})
+        self.queue.register(alive_for=alive_for, **about)
 
     # ------------------------------------------------------------- give back, leave
 
@@ -500,7 +520,7 @@ class Control:
             for job in self._held:
                 if not job.answer:
                     job.answer = GIVEN_BACK
-                    self._unsettled.append(job)
+                    self._unsettled[job] = None
                     self.clean = False
 
 

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -91,6 +92,7 @@ class Loop:
         self._works: deque[Run] = deque()
         self._tasks: dict[Run, asyncio.Task[None]] = {}
         self._own = loop is None
+        self._closed = False
         self._loop = loop or asyncio.new_event_loop()
         self._moved_at = time.monotonic()
         if self._own:
@@ -100,7 +102,13 @@ class Loop:
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        # What does not want to end holds up nobody but this thread.
+        while tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(tasks))
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
     def _call(self, function: object, *args: object) -> None:
@@ -119,8 +127,9 @@ class Loop:
             except IndexError:  # Taken back meanwhile.
                 return
             self._moved_at = time.monotonic()
-            task = self._loop.create_task(self._run(work))
-            self._tasks[work] = task
+            task = self._tasks[work] = self._loop.create_task(self._run(work))
+            # Not at the end of the task, which one that is cancelled at once never sees.
+            task.add_done_callback(partial(self._over, work))
 
     async def _run(self, work: Run) -> None:
         timer = None
@@ -133,6 +142,10 @@ class Loop:
             if isinstance(job.raised, asyncio.CancelledError) and job.told:
                 timed_out = job.told.startswith("timeout")
                 job.answer = lapsed(job.told) if timed_out else GIVEN_BACK
+
+    def _over(self, work: Run, _task: asyncio.Task[None]) -> None:
+        for job in work.jobs:
+            job.answer = job.answer or GIVEN_BACK
         del self._tasks[work]
         work.control.finished(work)
         self._begin()
@@ -145,11 +158,14 @@ class Loop:
     def _watch(self) -> None:
         """End what runs beyond its lease: the control loop may be waiting for a lost server."""
         self._end_overdue()
-        self._loop.call_later(1.0, self._watch)
+        if not self._closed:
+            self._loop.call_later(1.0, self._watch)
 
     def _end_overdue(self) -> None:
         for work in list(self._tasks):
             if all(job.cancelled for job in work.jobs):
+                for job in work.jobs:
+                    job.told = job.told or "lapsed"
                 self._cancel(work)
 
     def _cancel(self, work: Run) -> None:
@@ -176,13 +192,14 @@ class Loop:
             self._end_overdue()  # It may be one of a batch, which ends when all are told to.
 
     def close(self) -> None:
-        def stop() -> None:
-            for task in self._tasks.values():
-                task.cancel()
-            if self._own:
-                self._loop.call_soon(self._loop.stop)
+        self._closed = True
+        self._call(self._stop)
 
-        self._call(stop)
+    def _stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        if self._own:
+            self._loop.stop()
 
 
 def _timeout(work: Run) -> float | None:

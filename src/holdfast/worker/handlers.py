@@ -80,6 +80,10 @@ class Handlers:
     ) -> None:
         if not callable(function):
             raise InvalidArgument(f"a handler must be a function, not {arguments.shown(function)}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidArgument(
+                f"{function.__qualname__} has a `yield`: calling it would run nothing of it"
+            )
         is_async = _is_async(function)
         handler = Handler(
             function,
@@ -117,14 +121,6 @@ class Handlers:
     def most_at_once(self) -> int:
         """Return how many jobs the handler with the biggest batch takes in one call."""
         return max((handler.batch for handler in self._known.values()), default=0) or 1
-
-    def any_async(self) -> bool:
-        """Tell whether an event loop is needed."""
-        return any(handler.is_async for handler in self._known.values())
-
-    def any_plain(self) -> bool:
-        """Tell whether threads are needed."""
-        return any(not handler.is_async for handler in self._known.values())
 
     def names(self) -> list[str]:
         """Return the names that jobs may give."""

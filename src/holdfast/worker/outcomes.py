@@ -22,13 +22,15 @@ Way = Literal["complete", "retry", "fail", "release", "lapse"]
 class Retry(Exception):
     """Raise it to have the job tried again after so many seconds, or at an instant.
 
-    Counts a failure, as any exception does; without a time it waits as after any.
+    Counts a failure, as any exception does; without a time it waits as after any. Without a reason
+    the exception that it is raised from is the reason.
     """
 
     def __init__(
         self, reason: str = "", *, after: Duration | None = None, at: Instant | None = None
     ) -> None:
         self.due = arguments.due(after, at, "after")
+        self.reason = reason
         super().__init__(reason or "the handler asked for another try")
 
 
@@ -36,6 +38,7 @@ class Fail(Exception):
     """Raise it to fail the job without another try."""
 
     def __init__(self, reason: str = "") -> None:
+        self.reason = reason
         super().__init__(reason or "the handler said so")
 
 
@@ -65,10 +68,12 @@ GIVEN_BACK: Final = Answer("release")
 
 def answer_to(error: BaseException, facts: Facts) -> Answer:
     """Return what becomes of a job whose handler raised."""
+    why: str | BaseException = error
     if isinstance(error, Release):
         return Answer("release", after_ms=error.after_ms)
-    said = isinstance(error, Retry | Fail)
-    reason = arguments.reason("error", str(error.__cause__ or error) if said else error)
+    if isinstance(error, Retry | Fail):
+        why = error.reason or error.__cause__ or str(error)
+    reason = arguments.reason("error", why)
     if isinstance(error, Fail):
         return Answer("fail", reason=reason)
     due = error.due if isinstance(error, Retry) else b""
@@ -82,6 +87,8 @@ def lapsed(reason: str) -> Answer:
 
 def spends(answer: Answer, facts: Facts) -> bool:
     """Tell whether this answer is the last that the job may give, so that it is failed."""
+    if facts.failed_at is not None:
+        return False  # It has failed already, and this is what its failure handler said.
     if answer.way == "retry":
         return 0 <= facts.max_failures <= facts.failures
     return answer.way == "lapse" and 0 <= facts.max_lapses <= facts.lapses

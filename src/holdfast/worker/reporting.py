@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.worker.outcomes import Answer, Fail, Retry, spends
 
 if TYPE_CHECKING:
@@ -20,16 +23,17 @@ def tell(hooks: Sequence[Hooks], what: str, *about: object) -> None:
     for hook in hooks:
         try:
             getattr(hook, what)(*about)
-        except Exception:
+        except BaseException:  # It runs where a worker must not end.
             log.exception("the hook %r of %r raised", what, hook)
 
 
 def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: bool) -> None:
     """Tell how a run ended; `counted`: whether the server took the answer."""
+    if job.told in ("lost", "cancelled"):
+        return  # That was told when it was noticed, and is how it ends.
     if not counted:
-        if not job.told:  # Otherwise it was told when it was noticed.
-            log.warning("%s: cancelled or taken back; how this run ended does not count", job.id)
-            tell(hooks, "lost", job)
+        log.warning("%s: cancelled or taken back; how this run ended does not count", job.id)
+        tell(hooks, "lost", job)
         return
     if answer.way == "complete":
         if hooks:
@@ -50,3 +54,13 @@ def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: 
     else:
         log.debug("%s: given back", job.id)
         tell(hooks, "released", job)
+
+
+def fitting(about: Mapping[str, object]) -> dict[str, object]:
+    """Return what a worker tells about itself, cut down to what the directory takes."""
+    fits = dict(about)
+    for name in ("running", "handlers", "queues"):
+        while (told := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
+            assert isinstance(told, list)
+            fits[name] = told[: len(told) // 2]
+    return fits

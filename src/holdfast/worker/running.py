@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast import codec
+from holdfast.asking import check_follow_ups
 from holdfast.errors import InvalidArgument
 from holdfast.job import NO_FACTS, Lease, NewJob
 from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, answer_to
@@ -135,15 +137,24 @@ class RunningJob:
         """Tell how far it is, from 0 to 1: shown by `queue.workers()` within seconds."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
             raise InvalidArgument(f"fraction must be a number, not {type(fraction).__name__}")
-        self._progress = min(max(float(fraction), 0.0), 1.0), str(note)[:200]
+        within = min(max(fraction, 0), 1)
+        if math.isnan(within):
+            raise InvalidArgument("fraction must be a number, not nan")
+        # A note may be a file name that is no text.
+        said = str(note)[:200].encode(errors="backslashreplace").decode()
+        self._progress = float(within), said
 
     def add(self, data: object, **options: Any) -> None:
         """Have a job added in the call that completes this one, and only then: a follow-up.
 
         The arguments are those of `Queue.add`, without `on_conflict`.
         """
-        new = data if isinstance(data, NewJob) and not options else NewJob(data, **options)
-        self.follow_ups = (self.follow_ups or []) + self.control.entries([new])
+        if isinstance(data, NewJob) and options:
+            raise InvalidArgument("a NewJob has its own options: give them there")
+        new = data if isinstance(data, NewJob) else NewJob(data, **options)
+        follow_ups = (self.follow_ups or []) + self.control.entries([new])
+        check_follow_ups(follow_ups)
+        self.follow_ups = follow_ups
 
     # ---------------------------------------------------------- for the worker
 
@@ -246,10 +257,10 @@ def _end(work: Run) -> None:
 
 def _answer(work: Run, value: object) -> None:
     if isinstance(work, RunningJob):
-        work.answer = _completed(work, value)
+        _say(work, _completed(work, value))
     elif value is None:
         for job in work.jobs:
-            job.answer = COMPLETED
+            _say(job, COMPLETED)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if len(value) != len(work.jobs):
             raise TypeError(
@@ -260,7 +271,7 @@ def _answer(work: Run, value: object) -> None:
             try:
                 if isinstance(one, BaseException):
                     raise one
-                job.answer = _completed(job, one)
+                _say(job, _completed(job, one))
             except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
                 _raised(job, error)
     else:
@@ -268,6 +279,11 @@ def _answer(work: Run, value: object) -> None:
             f"{work.handler.name} returned {type(value).__name__}: a batch handler returns None, "
             "or a list with a result or an exception for each job"
         )
+
+
+def _say(job: RunningJob, answer: Answer) -> None:
+    if job.answer is None:  # Else the worker left meanwhile, and gives it back.
+        job.answer = answer
 
 
 def _completed(job: RunningJob, value: object) -> Answer:
@@ -280,5 +296,8 @@ def _completed(job: RunningJob, value: object) -> Answer:
 def _raised(work: Run, error: BaseException) -> None:
     for job in work.jobs:
         if job.answer is None:
-            job.answer = answer_to(error, job.lease.facts)
             job.raised = error
+            try:
+                job.answer = answer_to(error, job.lease.facts)
+            except Exception as trouble:  # noqa: BLE001  # With what it raised; still it raised.
+                job.answer = answer_to(trouble, job.lease.facts)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Settle
-from holdfast.worker.outcomes import Answer
+from holdfast.engine.script import MAX_JOBS
+from holdfast.errors import HoldfastError, InvalidArgument, WrongState
+from holdfast.worker.outcomes import Answer, answer_to
 from holdfast.worker.running import RunningJob
 
 
@@ -20,8 +23,9 @@ class Settlement:
 
 
 def completed(jobs: Iterable[RunningJob]) -> list[RunningJob]:
-    """Return the jobs that need nothing but to be completed: they can ride on a lease call."""
-    return [job for job in jobs if answer_of(job).way == "complete" and not job.follow_ups]
+    """Return the jobs that need nothing but to be completed, as many as can ride on a call."""
+    done = (job for job in jobs if answer_of(job).way == "complete" and not job.follow_ups)
+    return list(islice(done, MAX_JOBS))
 
 
 def others(jobs: Iterable[RunningJob], *, to_the_back: bool) -> Iterator[Settlement]:
@@ -40,7 +44,20 @@ def others(jobs: Iterable[RunningJob], *, to_the_back: bool) -> Iterator[Settlem
             case way:
                 alike.setdefault((way,), []).append(job)
     for group in alike.values():
-        yield Settlement(_call(group, to_the_back), group)
+        for first in range(0, len(group), MAX_JOBS):
+            some = group[first : first + MAX_JOBS]
+            yield Settlement(_call(some, to_the_back), some)
+
+
+def turn_down(settlement: Settlement, error: HoldfastError) -> bool:
+    """Make it the job's failure that its follow-ups are refused; False where they may be taken."""
+    for_good = isinstance(error, InvalidArgument | WrongState)
+    jobs = [job for job in settlement.jobs if for_good and job.follow_ups]
+    for job in jobs:
+        job.follow_ups = None
+        job.raised = error
+        job.answer = answer_to(error, job.lease.facts)
+    return bool(jobs)
 
 
 def _call(jobs: Sequence[RunningJob], to_the_back: bool) -> Call[list[bool]]:

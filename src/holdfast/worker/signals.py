@@ -8,10 +8,43 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 
 log = logging.getLogger("holdfast")
+
+
+class Asked:
+    """Whether somebody asked to stop. A signal handler may say so at any moment.
+
+    Not a threading.Event: a signal that comes while its lock is held would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._said: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """Ask."""
+        self._asked = True
+        self._said.put(None)
+
+    def clear(self) -> None:
+        """Forget that somebody asked."""
+        self._asked = False
+        self._said = SimpleQueue()
+
+    def is_set(self) -> bool:
+        """Tell whether somebody asked."""
+        return self._asked
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until somebody asks; return whether somebody did. For one who waits."""
+        if not self._asked:
+            with suppress(Empty):
+                self._said.get(timeout=seconds)
+        return self._asked
 
 
 @contextmanager

@@ -31,11 +31,11 @@ class Waiter:
         """Have every rouse from now on noticed: then look once more whether to wait at all."""
         self._sleeps = True
 
-    def wait(self, seconds: float, ear: Ear) -> bool:
+    def wait(self, seconds: float, ear: Ear | None = None) -> bool:
         """Wait; return whether the ear has something to say."""
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
-        if ear.listening:
+        if ear and ear.listening:
             poll.register(ear.fileno(), select.POLLIN)
         ready = poll.poll(max(0.0, seconds) * 1000)
         self._sleeps = False

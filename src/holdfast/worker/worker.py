@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,16 +19,16 @@ from holdfast.server import Server
 from holdfast.worker.control import Control, Shared
 from holdfast.worker.executors import Loop, Threads
 from holdfast.worker.handlers import ExecutorKind, Handlers
+from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
-from holdfast.worker.signals import heeded
+from holdfast.worker.signals import Asked, heeded
 
 if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.aqueue import AsyncQueue
     from holdfast.job import Duration
-    from holdfast.worker.hooks import Hooks
     from holdfast.worker.running import RunningJob
 
     AnyQueue = Queue | AsyncQueue
@@ -37,6 +39,8 @@ log = logging.getLogger("holdfast")
 
 THREADS: Final = 16
 COROUTINES: Final = 100
+GREETING_SECONDS: Final = 0.5
+"""A server that does not answer is not waited for: another may."""
 
 
 class Worker:
@@ -82,11 +86,14 @@ class Worker:
             raise InvalidArgument("lease must be at least 1 second: it must survive a slow moment")
         self._grace = arguments.duration_ms("grace", grace, forever=True) / 1000
         self._ahead = arguments.duration_ms("ahead", ahead) / 1000
-        self._hooks = tuple(hooks)
+        self._hooks = tuple(arguments.several("hooks", hooks))
+        for hook in self._hooks:
+            if not isinstance(hook, Hooks):
+                raise InvalidArgument(f"hooks must be Hooks, not {arguments.shown(hook)}")
         self._handlers = Handlers(executor)
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
-        self._stopping = threading.Event()
+        self._stopping = Asked()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -96,7 +103,15 @@ class Worker:
     # ------------------------------------------------------------------- handlers
 
     @overload
-    def handler(self, function: F, /) -> F: ...
+    def handler(
+        self,
+        function: F,
+        /,
+        *,
+        queue: str | None = None,
+        batch: int | None = None,
+        timeout: Duration | None = None,
+    ) -> F: ...
     @overload
     def handler(
         self,
@@ -128,10 +143,11 @@ class Worker:
         Return to complete the job, with a result if it keeps one. Raise to have it tried again;
         raise `Retry`, `Fail` or `Release` to say how it goes on.
         """
+        if queue is not None:
+            self._check_queue(queue)
         if callable(function_or_name):
-            self._handlers.add(function_or_name, None, None)
+            self._handlers.add(function_or_name, queue, None, batch, timeout)
             return function_or_name
-        self._check_queue(queue)
         name = function_or_name
 
         def register(function: F) -> F:
@@ -141,7 +157,7 @@ class Worker:
         return register
 
     @overload
-    def failure_handler(self, function: F, /) -> F: ...
+    def failure_handler(self, function: F, /, *, queue: str | None = None) -> F: ...
     @overload
     def failure_handler(
         self, function: None = None, /, *, queue: str | None = None
@@ -154,10 +170,11 @@ class Worker:
         It returns when the failure is dealt with: then the job is gone. When it raises it is asked
         again later: after 10 seconds, then twice as long each time up to 15 minutes.
         """
+        if queue is not None:
+            self._check_queue(queue)
         if function is not None:
-            self._handlers.add_for_failures(function, None)
+            self._handlers.add_for_failures(function, queue)
             return function
-        self._check_queue(queue)
 
         def register(function: F) -> F:
             self._handlers.add_for_failures(function, queue)
@@ -165,9 +182,9 @@ class Worker:
 
         return register
 
-    def _check_queue(self, queue: str | None) -> None:
-        names = {one.name for one in self._weights}
-        if queue is not None and queue not in names:
+    def _check_queue(self, queue: str) -> None:
+        names = [one.name for one in self._weights]
+        if queue not in names:
             raise InvalidArgument(
                 f"queue must be one of this worker's, {', '.join(sorted(names))}, "
                 f"not {arguments.shown(queue)}"
@@ -196,7 +213,8 @@ class Worker:
         Cancel the task that awaits it to stop the worker.
         """
         with heeded(self.ask_to_stop, self._leave):
-            self.start(until_empty=until_empty, loop=asyncio.get_running_loop())
+            await asyncio.to_thread(self._prepare)
+            self._begin(until_empty, asyncio.get_running_loop())
             try:
                 # Not an asyncio.Event: threads and signals stop it too.
                 while not self._stopping.is_set() and not (until_empty and self._is_over()):  # noqa: ASYNC110
@@ -205,46 +223,58 @@ class Worker:
                 clean = await asyncio.to_thread(self.stop)
             return clean
 
-    def start(
-        self, *, until_empty: bool = False, loop: asyncio.AbstractEventLoop | None = None
-    ) -> None:
+    def start(self, *, until_empty: bool = False) -> None:
         """Begin to work in the background; end it with `stop`."""
+        self._prepare()
+        self._begin(until_empty)
+
+    def _prepare(self) -> None:
+        """Refuse at once what cannot be: without a handler, or a server that will not have us."""
         if not self._handlers:
             raise InvalidArgument("the worker has no handler: register one with @worker.handler")
+        self._check_idle()
+        self._stopping.clear()
+        _greet(list(self._weights))
+
+    def _check_idle(self) -> None:
+        if self._shared is not None:
+            raise WrongState("the worker runs already")
+
+    def _begin(self, until_empty: bool, loop: asyncio.AbstractEventLoop | None = None) -> None:
         with self._lock:
-            if self._shared is not None:
-                raise WrongState("the worker runs already")
-            self._stopping.clear()
+            self._check_idle()
             pace = Pace(self._concurrency, self._ahead, self._handlers.most_at_once())
-            handlers = self._handlers
             queues = [_own(queue, self._lease) for queue in self._weights]
-            _greet(queues)
             self._shared = Shared(
-                handlers,
+                self._handlers,
                 Places(pace.places(), strict=self._strict),
                 pace,
                 self._lease,
+                lambda: Threads(self._concurrency),
+                lambda: Loop(self._concurrency, loop),
                 self._hooks,
                 self._about(),
-                Threads(self._concurrency) if handlers.any_plain() else None,
-                Loop(self._concurrency, loop) if handlers.any_async() else None,
+                until_empty,
             )
             self._controls = {
                 queue.name: Control(queue, self._shared, weight)
                 for queue, weight in zip(queues, self._weights.values(), strict=True)
             }
             for control in self._controls.values():
-                control.start(until_empty=until_empty)
+                control.start()
 
     def stop(self, grace: Duration | None = None) -> bool:
-        """Lease no more, let handlers finish, give the rest back; return whether all finished."""
+        """Lease no more, let handlers finish, give the rest back; return whether all finished.
+
+        Once more, with less grace, hurries the first.
+        """
+        seconds = self._seconds(grace)
         self._stopping.set()
+        for control in list(self._controls.values()):
+            control.stop(seconds)
         with self._lock:
             if self._shared is None:
                 return True
-            seconds = self._grace
-            if grace is not None:
-                seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
             for control in self._controls.values():
                 control.stop(seconds)
             ends = [control.wait_to_leave() for control in self._controls.values()]
@@ -258,6 +288,11 @@ class Worker:
     def ask_to_stop(self) -> None:
         """Let `run` end soon; returns at once, so that a handler may call it."""
         self._stopping.set()
+
+    def _seconds(self, grace: Duration | None) -> float:
+        if grace is None:
+            return self._grace
+        return arguments.duration_ms("grace", grace, forever=True) / 1000
 
     def _is_over(self) -> bool:
         return all(control.wait(0) for control in list(self._controls.values()))
@@ -278,19 +313,18 @@ class Worker:
     def drop(self, queue: str, *, grace: Duration | None = None) -> None:
         """Work no more on this queue: finish what runs, or give it back after `grace` seconds."""
         self._check_queue(queue)
+        seconds = self._seconds(grace)
         with self._lock:
             self._weights = {q: weight for q, weight in self._weights.items() if q.name != queue}
             control = self._controls.pop(queue, None)
         if control:
-            seconds = self._grace
-            if grace is not None:
-                seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
             control.stop(seconds)
             control.wait_to_leave()
             control.queue.close()
 
     def take_up(self, queue: AnyQueue, *, weight: int = 1) -> None:
         """Work on this queue too, from now on."""
+        _weighted([queue])
         arguments.whole("weight", weight, 1, 1000)
         with self._lock:
             if any(one.name == queue.name for one in self._weights):
@@ -308,8 +342,10 @@ class Worker:
 
     def _about(self) -> dict[str, object]:
         return {
-            "queues": [queue.name[:60] for queue in self._weights][:5],
-            "handlers": [name[:40] for name in self._handlers.names()][:10],
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "queues": [queue.name for queue in self._weights],
+            "handlers": self._handlers.names(),
             "concurrency": self._concurrency,
             "started_at": time.time(),
         }
@@ -318,28 +354,28 @@ class Worker:
 def _weighted(queues: object) -> dict[AnyQueue, int]:
     from holdfast.aqueue import AsyncQueue  # noqa: PLC0415  # Only to tell one from something else.
 
-    given: dict[Any, Any]
+    given: list[tuple[Any, Any]]
     if isinstance(queues, Queue | AsyncQueue):
-        given = {queues: 1}
+        given = [(queues, 1)]
     elif isinstance(queues, Mapping):
-        given = dict(queues)
+        given = list(queues.items())
     elif isinstance(queues, Iterable) and not isinstance(queues, str | bytes):
-        given = dict.fromkeys(queues, 1)
+        given = [(queue, 1) for queue in queues]
     else:
         raise InvalidArgument(
             f"queues must be a Queue, several, or a mapping to weights, not "
             f"{arguments.shown(queues)}"
         )
-    for queue, weight in given.items():
+    for queue, weight in given:
         if not isinstance(queue, Queue | AsyncQueue):
             raise InvalidArgument(f"queues must be Queues, not {arguments.shown(queue)}")
         arguments.whole("weight", weight, 1, 1000)
-    names = [queue.name for queue in given]
+    names = [queue.name for queue, _ in given]
     if not names:
         raise InvalidArgument("queues must be at least one")
     if len(set(names)) < len(names):
         raise InvalidArgument("queues must be different ones: a name is given twice")
-    return given
+    return dict(given)
 
 
 def _own(queue: AnyQueue, lease: float) -> Queue:
@@ -348,11 +384,18 @@ def _own(queue: AnyQueue, lease: float) -> Queue:
     A connection that does not answer is given up in time to extend by another.
     """
     server = Server(queue.server.address, reply_within=min(5.0, lease / 3))
-    return Queue(queue.name, server, requeue=queue.requeue, clock=queue.clock)
+    return Queue(
+        queue.name,
+        server,
+        defaults=queue.defaults,
+        requeue=queue.requeue,
+        clock=queue.clock,
+    )
 
 
-def _greet(queues: Iterable[Queue]) -> None:
-    """Refuse at once a server that will not have us; one that is lost may come back."""
+def _greet(queues: Iterable[AnyQueue]) -> None:
+    """Have a server that will not have us say so; one that is lost may come back."""
     for queue in queues:
-        with suppress(ServerUnavailable):
-            queue.counts()
+        server = Server(queue.server.address, patience=GREETING_SECONDS)
+        with suppress(ServerUnavailable), Queue(queue.name, server) as greeted:
+            greeted.counts()
