@@ -13,7 +13,6 @@ import hiredis
 import msgspec
 import redis
 
-from conftest import Clock
 from holdfast import Lease, NewJob, Queue, Request, ServerRefused
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Entry, Failure
@@ -21,7 +20,7 @@ from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
 from holdfast.engine.script import Script
 from holdfast.keys import NAMES, queue_keys
 from holdfast.progress import PartState
-from support import Kind, TestServer, command_on
+from support import Clock, Kind, TestServer, command_on
 
 T = TypeVar("T")
 
@@ -89,6 +88,13 @@ class Behind:
         except redis.exceptions.NoScriptError:
             self.client.script_load(script.text)
             return command_on(self.client, *command)
+
+
+def load_scripts(client: redis.Redis) -> None:
+    """Let a server have every script, so that a call is one request."""
+    if not all(client.script_exists(*(script.sha.decode() for script in calls.SCRIPTS))):
+        for script in calls.SCRIPTS:
+            client.script_load(script.text)
 
 
 def take(queue: Queue, seconds: float = 30) -> Lease:

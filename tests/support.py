@@ -38,6 +38,19 @@ def wait_until(condition: Callable[[], object], what: str = "it") -> None:
         time.sleep(0.005)
 
 
+class Clock:
+    """A time that tests set: milliseconds."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+    def advance(self, seconds: float) -> None:
+        self.ms += round(seconds * 1000)
+
+
 def server_binary() -> Path:
     return Path(os.environ.get("HOLDFAST_TEST_SERVER") or find_binary())
 

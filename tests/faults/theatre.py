@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from conftest import Clock
+from engine_support import load_scripts
 from faults.scenarios import SCENARIOS, Scenario, Stage
 from faults.shells import SHELLS, Shell, open_queue
 from faults.stored import Stored, stored
 from holdfast import HoldfastError, Lease, Leases, Queue, Receipt
-from holdfast.engine.calls import SCRIPTS
 from proxy import DRIP, PASS, Proxy, Step
 from support import TestServer
 
@@ -40,9 +40,7 @@ def open_theatre(
 ) -> Iterator[Theatre]:
     """A theatre on a server that has all scripts."""
     with server.client() as client:
-        if not all(client.script_exists(*(script.sha.decode() for script in SCRIPTS))):
-            for script in SCRIPTS:
-                client.script_load(script.text)
+        load_scripts(client)
         yield Theatre(server.url, proxy, client, shell, name, played)
 
 
