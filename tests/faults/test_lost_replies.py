@@ -19,7 +19,7 @@ import redis
 from faults.scenarios import EMPTY, Scenario, nothing, three_jobs, three_leases
 from faults.shells import Shell, open_queue
 from faults.stored import payloads
-from faults.theatre import Theatre, both_shells, every_call, every_call_by_turns
+from faults.theatre import Theatre, both_shells, every_call, every_call_by_turns, few_calls
 from holdfast import AsyncQueue, Lease, NewJob, Queue, ServerUnavailable
 from proxy import (
     DRIP,
@@ -57,8 +57,18 @@ def test_a_cut_changes_neither_the_answer_nor_what_is_stored(
     theatre.must_be_the_same(scenario, cuts)
 
 
-@every_call_by_turns
+@few_calls
+@both_shells
 def test_a_silence_changes_neither_the_answer_nor_what_is_stored(
+    theatre: Theatre, scenario: Scenario, impatient: None
+) -> None:
+    """To the server it is a cut, and to the client it is the same for every call."""
+    theatre.must_be_the_same(scenario, SILENCE)
+
+
+@pytest.mark.slow
+@every_call_by_turns
+def test_a_silence_under_any_call_changes_nothing(
     theatre: Theatre, scenario: Scenario, impatient: None
 ) -> None:
     theatre.must_be_the_same(scenario, SILENCE)

@@ -27,6 +27,22 @@ every_call_by_turns = pytest.mark.parametrize(
 )
 """Every call on one shell, and half of them on each: for what does not depend on the call."""
 
+FEW = {
+    "add",
+    "add with a taken id that raises",
+    "add_many in two calls",
+    "lease",
+    "lease that waits for a job",
+    "lease that waits for nothing",
+    "complete",
+    "a whole request",
+    "delete",
+}
+few_calls = pytest.mark.parametrize(
+    "scenario", [scenario for scenario in SCENARIOS if scenario.name in FEW], ids=str
+)
+"""One of every way in which a client asks: one call or several, waiting or not, refused."""
+
 QUICKLY = 0.15
 """Seconds after which an impatient client takes a reply for lost."""
 
