@@ -26,7 +26,7 @@ MAX_CONNECTIONS = 64
 MAX_SECONDS = 30.0
 DRIPS = 16
 DRIP_SECONDS = 0.001
-TRICKLE_SECONDS = 0.05
+TRICKLE_SECONDS = 0.08
 
 _LEADING = (b"BLPOP", b"SCRIPT")  # What a client sends before the command that it goes with.
 

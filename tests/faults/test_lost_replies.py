@@ -224,7 +224,7 @@ def test_a_reply_that_comes_slowly_but_steadily_is_waited_for(
 ) -> None:
     """Large replies on slow lines take longer than silence may last."""
     for module in ("server", "aserver"):
-        monkeypatch.setattr(f"holdfast.{module}.REPLY_SECONDS", DRIPS * TRICKLE_SECONDS / 2)
+        monkeypatch.setattr(f"holdfast.{module}.REPLY_SECONDS", DRIPS * TRICKLE_SECONDS * 0.7)
     with theatre.stage(Scenario("slow", nothing, three_jobs), "slow") as stage:
         theatre.proxy.plan([TRICKLE])
         assert len(stage.queue.lease_many(3, 30)) == 3
