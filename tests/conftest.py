@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from engine_support import Behind, load_scripts
 from holdfast import Queue, Server
-from support import KINDS, Kind, TestServer
+from proxy import Proxy
+from support import KINDS, Clock, Kind, TestServer
+
+__all__ = ["Clock"]
 
 _numbers = itertools.count()
 
@@ -50,19 +54,6 @@ def client(test_server: TestServer) -> Iterator[redis.Redis]:
         yield client
 
 
-class Clock:
-    """A time that tests set: milliseconds."""
-
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.ms
-
-    def advance(self, seconds: float) -> None:
-        self.ms += round(seconds * 1000)
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -88,3 +79,49 @@ def live_queue(server: Server, queue_name: str) -> Iterator[Queue]:
     queue = Queue(queue_name, server)
     yield queue
     assert queue.audit() == []
+
+
+# ------------------------------------------------- more than one client, more than one view
+
+
+@pytest.fixture
+def behind(client: redis.Redis, queue: Queue) -> Behind:
+    """Redis-py on the keys of the test's queue. Scripts are loaded, so calls can be counted."""
+    load_scripts(client)
+    return Behind(client, queue)
+
+
+@pytest.fixture
+def spoiled(behind: Behind) -> Iterator[Behind]:
+    """A look behind a queue that the test breaks: it is removed before the audit."""
+    yield behind
+    behind.client.unlink(*behind.keys.values())
+
+
+@pytest.fixture(scope="session")
+def other_server(test_server: TestServer) -> Iterator[Server]:
+    server = Server(test_server.queue_url)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def other(other_server: Server, queue: Queue, clock: Clock) -> Queue:
+    """The same queue in the hands of another worker: a holder of its own."""
+    return Queue(queue.name, other_server, clock=clock)
+
+
+@pytest.fixture(scope="session")
+def one_proxy(test_server: TestServer) -> Iterator[Proxy]:
+    with Proxy(test_server.socket) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(one_proxy: Proxy, client: redis.Redis) -> Iterator[Proxy]:
+    """A good connection until the test plans something else. Scripts are loaded."""
+    load_scripts(client)
+    one_proxy.plan()
+    yield one_proxy
+    one_proxy.plan()
+    one_proxy.cut_all()

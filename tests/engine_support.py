@@ -7,13 +7,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import hiredis
 import msgspec
 import redis
 
-from conftest import Clock
 from holdfast import Lease, NewJob, Queue, Request, ServerRefused
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Entry, Failure
@@ -21,7 +20,7 @@ from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
 from holdfast.engine.script import Script
 from holdfast.keys import NAMES, queue_keys
 from holdfast.progress import PartState
-from support import Kind, TestServer, command_on
+from support import Clock, Kind, TestServer, command_on
 
 T = TypeVar("T")
 
@@ -89,6 +88,13 @@ class Behind:
         except redis.exceptions.NoScriptError:
             self.client.script_load(script.text)
             return command_on(self.client, *command)
+
+
+def load_scripts(client: redis.Redis) -> None:
+    """Let a server have every script, so that a call is one request."""
+    if not all(client.script_exists(*(script.sha.decode() for script in calls.SCRIPTS))):
+        for script in calls.SCRIPTS:
+            client.script_load(script.text)
 
 
 def take(queue: Queue, seconds: float = 30) -> Lease:
@@ -302,6 +308,32 @@ def populate_with_successors(queue: Queue, clock: Clock) -> Held:
     queue.add_many(jobs, on_conflict="update", group="new", group_limit=1)
     clock.advance(3)
     return _held(queue, held)
+
+
+Fill: TypeAlias = Callable[[Queue, Clock], Held]
+FRESH_MS = 600_000
+_copies: dict[tuple[Fill, int], tuple[dict[str, bytes], Held, int]] = {}
+
+
+def filled(behind: Behind, clock: Clock, fill: Fill = populate) -> Held:
+    """Leave what `fill` leaves, and nothing else.
+
+    It is filled once and then copied: that is one request, and filling is a hundred.
+    """
+    made = fill, clock.ms // FRESH_MS
+    if made not in _copies:
+        behind.queue.delete()
+        held = fill(behind.queue, clock)
+        dumps = {name: behind("DUMP", name) for name in NAMES}
+        _copies[made] = {name: dump for name, dump in dumps.items() if dump}, held, clock.ms
+        return held
+    dumps, held, clock.ms = _copies[made]
+    with behind.client.pipeline(transaction=False) as pipeline:
+        pipeline.unlink(*behind.keys.values())
+        for name, dump in dumps.items():
+            command_on(pipeline, "RESTORE", behind.keys[name], 0, dump)
+        pipeline.execute()
+    return held
 
 
 _NEW = (

@@ -26,7 +26,7 @@ MAX_CONNECTIONS = 64
 MAX_SECONDS = 30.0
 DRIPS = 16
 DRIP_SECONDS = 0.001
-TRICKLE_SECONDS = 0.05
+TRICKLE_SECONDS = 0.08
 
 _LEADING = (b"BLPOP", b"SCRIPT")  # What a client sends before the command that it goes with.
 
@@ -42,7 +42,7 @@ class Kind(Enum):
     TRICKLE = "the client gets its reply slowly, a few bytes at a time"
     HOLD = "the server does it, the client gets no reply, and nothing is closed"
     HALF_OPEN = "the server does not get it, and nothing is closed"
-    LATE = "as HALF_OPEN, but the server gets it when the test says so"
+    LATE = "the client's side is closed, and the server gets it when the test says so"
 
 
 @dataclass(frozen=True)
@@ -306,9 +306,9 @@ class Proxy:
                 await server.send(request)
         if step.during:
             step.during()
-        if step.kind is Kind.CUT_REQUEST:
+        if step.kind in (Kind.CUT_REQUEST, Kind.LATE):
             return False
-        if step.kind in (Kind.HALF_OPEN, Kind.LATE):
+        if step.kind is Kind.HALF_OPEN:
             await client.swallow()
         reply = await server.replies(len(commands))
         if step.after:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -10,7 +10,8 @@ from conftest import Clock
 from engine_support import (
     CHANGES,
     Behind,
-    Held,
+    Fill,
+    filled,
     populate,
     populate_plainly,
     populate_with_successors,
@@ -64,8 +65,8 @@ TOUCHED = {
 }
 
 
-def test_every_script_that_writes_is_tried_here(queue: Queue, clock: Clock) -> None:
-    held = populate(queue, clock)
+def test_every_script_that_writes_is_tried_here(queue: Queue, clock: Clock, behind: Behind) -> None:
+    held = filled(behind, clock)
     tried = {script_of(kind, queue, held) for kind in CHANGES}
     assert tried == {script for script in SCRIPTS if "no-writes" not in script.flags}
 
@@ -74,7 +75,7 @@ def test_every_script_that_writes_is_tried_here(queue: Queue, clock: Clock) -> N
 def test_the_calls_tried_here_write_to_as_many_keys_as_they_can(
     queue: Queue, clock: Clock, spoiled: Behind, kind: str
 ) -> None:
-    held = populate(queue, clock)
+    held = filled(spoiled, clock)
     spoiled("UNLINK", "wake")
     before = spoiled.everything()
     CHANGES[kind](queue, held)
@@ -83,30 +84,27 @@ def test_the_calls_tried_here_write_to_as_many_keys_as_they_can(
     assert queue.audit() == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.grid
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize("fill", [populate, populate_plainly, populate_with_successors])
 def test_a_key_of_another_type_in_the_way_stops_a_call_before_it_changes_anything(
-    queue: Queue,
-    clock: Clock,
-    spoiled: Behind,
-    kind: str,
-    name: str,
-    fill: Callable[[Queue, Clock], Held],
+    queue: Queue, clock: Clock, spoiled: Behind, kind: str, fill: Fill
 ) -> None:
-    held = fill(queue, clock)
-    spoiled("UNLINK", "wake")
-    spoiled("UNLINK", name)
-    spoiled("SET", name, "foreign")
-    before = spoiled.everything()
-    error = refused(lambda: CHANGES[kind](queue, held))
-    if error:
-        assert error.word == "WRONGTYPE"
-        assert spoiled.everything() == before
-    else:
-        # Not in the way of this call, or deleted by it.
-        assert name not in TOUCHED.get(kind, ()) or fill is not populate
-        assert spoiled.everything().get(name) == (None if kind == "delete" else before[name])
+    for name in NAMES:
+        held = filled(spoiled, clock, fill)
+        spoiled("UNLINK", "wake")
+        spoiled("UNLINK", name)
+        spoiled("SET", name, "foreign")
+        before = spoiled.everything()
+        error = refused(partial(CHANGES[kind], queue, held))
+        if error:
+            assert error.word == "WRONGTYPE", name
+            assert spoiled.everything() == before, name
+        else:
+            # Not in the way of this call, or deleted by it.
+            assert name not in TOUCHED.get(kind, ()) or fill is not populate
+            left = None if kind == "delete" else before[name]
+            assert spoiled.everything().get(name) == left, name
 
 
 META = (
@@ -141,22 +139,22 @@ META = (
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("field", META)
 @pytest.mark.parametrize("kind", CHANGES)
 def test_a_number_that_is_none_stops_a_call_before_it_changes_anything(
-    queue: Queue, clock: Clock, spoiled: Behind, kind: str, field: str
+    queue: Queue, clock: Clock, spoiled: Behind, kind: str
 ) -> None:
-    held = populate(queue, clock)
-    spoiled("HSET", "meta", field, "garbage")
-    before = spoiled.everything()
-    if refused(lambda: CHANGES[kind](queue, held)):
-        assert spoiled.everything() == before
+    for field in META:
+        held = filled(spoiled, clock)
+        spoiled("HSET", "meta", field, "garbage")
+        before = spoiled.everything()
+        if refused(partial(CHANGES[kind], queue, held)):
+            assert spoiled.everything() == before, field
 
 
 def test_the_numbers_tried_here_are_those_that_a_queue_keeps(
     queue: Queue, clock: Clock, behind: Behind
 ) -> None:
-    held = populate(queue, clock)
+    held = filled(behind, clock)
     CHANGES["release"](queue, held)
     CHANGES["lease"](queue, held)
     for kind, change in CHANGES.items():
@@ -167,22 +165,10 @@ def test_the_numbers_tried_here_are_those_that_a_queue_keeps(
     assert {field.decode() for field in behind("HKEYS", "meta")} <= set(META)
 
 
+@pytest.mark.parametrize("fill", [populate, populate_plainly, populate_with_successors])
 @pytest.mark.parametrize("kind", CHANGES)
-def test_a_populated_queue_is_in_order_after_every_call(
-    queue: Queue, clock: Clock, behind: Behind, kind: str
+def test_a_queue_is_in_order_after_every_call(
+    queue: Queue, clock: Clock, behind: Behind, kind: str, fill: Fill
 ) -> None:
-    CHANGES[kind](queue, populate(queue, clock))
-    assert queue.audit() == []
-
-
-@pytest.mark.parametrize("fill", [populate_plainly, populate_with_successors])
-@pytest.mark.parametrize("kind", CHANGES)
-def test_a_queue_of_plain_jobs_is_in_order_after_every_call(
-    queue: Queue,
-    clock: Clock,
-    behind: Behind,
-    kind: str,
-    fill: Callable[[Queue, Clock], Held],
-) -> None:
-    CHANGES[kind](queue, fill(queue, clock))
+    CHANGES[kind](queue, filled(behind, clock, fill))
     assert queue.audit() == []

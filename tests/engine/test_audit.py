@@ -5,13 +5,17 @@ from collections.abc import Callable
 import pytest
 
 from conftest import Clock
-from engine_support import Behind, opened, pack, pack_record, take
+from engine_support import Behind, Held, filled, opened, pack, pack_record, take
 from holdfast import NewJob, Problem, Queue
 from holdfast.engine import calls
 
 
-def populate(queue: Queue) -> None:
+def populate(behind: Behind, clock: Clock) -> None:
     """Leave one job in every state, named after it, with everything a job can have."""
+    filled(behind, clock, populate_whole)
+
+
+def populate_whole(queue: Queue, clock: Clock) -> Held:
     populate_requests(queue)
     queue.add(b"x", id="failed", max_lapses=0, priority=90)
     queue.release(take(queue), lapsed="crashed")
@@ -23,6 +27,7 @@ def populate(queue: Queue) -> None:
     take(queue, 60)
     queue.add(b"x", id="delayed", delay=60, priority=10)
     queue.add(b"x", id="ready", priority=70, handler="h")
+    return Held()
 
 
 def populate_requests(queue: Queue) -> None:
@@ -75,7 +80,7 @@ def park_elsewhere(behind: Behind, id: str, **changed: object) -> object:
 def test_a_queue_with_everything_in_it_is_in_order(
     queue: Queue, clock: Clock, behind: Behind
 ) -> None:
-    populate(queue)
+    populate(behind, clock)
     queue.add(b"x", id="reclaimed")
     queue.complete(take(queue))
     take(queue, 1)
@@ -484,8 +489,8 @@ BROKEN: dict[str, tuple[Callable[[Behind], object], Problem]] = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-def test_what_is_broken_is_named(queue: Queue, spoiled: Behind, how: str) -> None:
-    populate(queue)
+def test_what_is_broken_is_named(queue: Queue, clock: Clock, spoiled: Behind, how: str) -> None:
+    populate(spoiled, clock)
     assert queue.audit() == []
     break_it, problem = BROKEN[how]
     break_it(spoiled)
@@ -494,8 +499,10 @@ def test_what_is_broken_is_named(queue: Queue, spoiled: Behind, how: str) -> Non
     assert spoiled.everything() == before
 
 
-def test_a_queue_without_any_bookkeeping_is_not_in_order(queue: Queue, spoiled: Behind) -> None:
-    populate(queue)
+def test_a_queue_without_any_bookkeeping_is_not_in_order(
+    queue: Queue, clock: Clock, spoiled: Behind
+) -> None:
+    populate(spoiled, clock)
     spoiled("UNLINK", "meta")
     assert Problem("ready", "rank that was never given") in queue.audit()
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from conftest import Clock
-from engine_support import CHANGES, Behind, call_of, ids, populate, script_of, take
+from engine_support import CHANGES, Behind, call_of, filled, ids, script_of, take
 from holdfast import NewJob, Queue
 from holdfast.engine import calls
 from holdfast.engine.call import Call
@@ -17,14 +17,16 @@ from holdfast.engine.calls import SCRIPTS
 REPEATED = [kind for kind in CHANGES if kind != "delete"]
 
 
-def repeated(queue: Queue, clock: Clock, kind: str) -> Call[Any]:
+def repeated(behind: Behind, clock: Clock, kind: str) -> Call[Any]:
     """Populate a queue, and return a call that has not been made yet."""
-    held = populate(queue, clock)
-    return call_of(lambda queue: CHANGES[kind](queue, held), queue)
+    held = filled(behind, clock)
+    return call_of(lambda queue: CHANGES[kind](queue, held), behind.queue)
 
 
-def test_every_changing_transition_is_asked_again_here(queue: Queue, clock: Clock) -> None:
-    held = populate(queue, clock)
+def test_every_changing_transition_is_asked_again_here(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    held = filled(behind, clock)
     asked = {script_of(kind, queue, held) for kind in REPEATED}
     assert asked == {script for script in SCRIPTS if script.changes} - {calls.DELETE}
 
@@ -33,7 +35,7 @@ def test_every_changing_transition_is_asked_again_here(queue: Queue, clock: Cloc
 def test_the_same_call_asked_again_is_answered_the_same_and_changes_nothing(
     queue: Queue, clock: Clock, behind: Behind, kind: str
 ) -> None:
-    call = repeated(queue, clock, kind)
+    call = repeated(behind, clock, kind)
     first = behind.ask(call, "caller", 7, clock.ms)
     before = behind.everything()
     assert behind.ask(call, "caller", 7, clock.ms) == first
@@ -47,7 +49,7 @@ def test_the_same_call_asked_again_is_answered_the_same_and_changes_nothing(
 def test_a_call_that_comes_after_a_later_one_of_its_caller_is_refused(
     queue: Queue, clock: Clock, behind: Behind, kind: str
 ) -> None:
-    call = repeated(queue, clock, kind)
+    call = repeated(behind, clock, kind)
     behind.ask(calls.pause(), "caller", 8, clock.ms)
     before = behind.everything()
     with pytest.raises(redis.ResponseError, match=r"^STALE "):
@@ -59,7 +61,7 @@ def test_a_call_that_comes_after_a_later_one_of_its_caller_is_refused(
 def test_the_same_number_of_another_caller_is_another_call(
     queue: Queue, clock: Clock, behind: Behind, kind: str
 ) -> None:
-    call = repeated(queue, clock, kind)
+    call = repeated(behind, clock, kind)
     behind.ask(calls.pause(), "caller", 7, clock.ms)
     behind.ask(call, "other", 7, clock.ms)
     assert behind("HEXISTS", "calls", "other")

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from conftest import Clock
 from engine_support import Behind, take
-from holdfast import InvalidArgument, LeaseLost, NewJob, Queue, Server
-from support import TestServer
-
-
-@pytest.fixture
-def other(test_server: TestServer, queue: Queue, clock: Clock) -> Iterator[Queue]:
-    """Another worker on the same queue."""
-    with Queue(queue.name, Server(test_server.url), clock=clock) as other:
-        yield other
+from holdfast import InvalidArgument, LeaseLost, NewJob, Queue
 
 
 def test_all_that_a_worker_holds_is_given_back_at_once(

@@ -1,4 +1,4 @@
-"""A proxy before the server of this run, and clients that do not wait long."""
+"""A stage for every call, and clients that do not wait long."""
 
 from __future__ import annotations
 
@@ -12,21 +12,6 @@ from faults.shells import Shell  # noqa: E402
 from faults.theatre import QUICKLY, Played, Theatre, open_theatre  # noqa: E402
 from proxy import Proxy  # noqa: E402
 from support import TestServer  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def one_proxy(test_server: TestServer) -> Iterator[Proxy]:
-    with Proxy(test_server.socket) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(one_proxy: Proxy) -> Iterator[Proxy]:
-    """A good connection, until a test plans something else."""
-    one_proxy.plan()
-    yield one_proxy
-    one_proxy.plan()
-    one_proxy.cut_all()
 
 
 @pytest.fixture(scope="session")

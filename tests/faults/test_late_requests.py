@@ -18,7 +18,7 @@ from proxy import LATE, PASS, Kind, cut_reply
 @every_call
 @both_shells
 def test_an_old_request_that_arrives_late_changes_nothing(
-    theatre: Theatre, scenario: Scenario, impatient: None
+    theatre: Theatre, scenario: Scenario
 ) -> None:
     """Two copies of the call are still on their way when it is answered."""
     answer, _ = theatre.on_a_good_connection(scenario)
@@ -41,7 +41,7 @@ def test_an_old_request_that_arrives_late_changes_nothing(
 
 
 @both_shells
-def test_a_late_request_to_wait_for_a_job_leases_nothing(theatre: Theatre, impatient: None) -> None:
+def test_a_late_request_to_wait_for_a_job_leases_nothing(theatre: Theatre) -> None:
     """The server hears of a sleeper whose client went on long ago, and there is a job for it."""
     with theatre.stage(EMPTY, "late") as stage:
         theatre.proxy.plan([PASS, LATE])

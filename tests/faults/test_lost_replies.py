@@ -19,7 +19,7 @@ import redis
 from faults.scenarios import EMPTY, Scenario, nothing, three_jobs, three_leases
 from faults.shells import Shell, open_queue
 from faults.stored import payloads
-from faults.theatre import Theatre, both_shells, every_call, every_call_by_turns
+from faults.theatre import Theatre, both_shells, every_call, every_call_by_turns, few_calls
 from holdfast import AsyncQueue, Lease, NewJob, Queue, ServerUnavailable
 from proxy import (
     DRIP,
@@ -57,8 +57,18 @@ def test_a_cut_changes_neither_the_answer_nor_what_is_stored(
     theatre.must_be_the_same(scenario, cuts)
 
 
-@every_call_by_turns
+@few_calls
+@both_shells
 def test_a_silence_changes_neither_the_answer_nor_what_is_stored(
+    theatre: Theatre, scenario: Scenario, impatient: None
+) -> None:
+    """To the server it is a cut, and to the client it is the same for every call."""
+    theatre.must_be_the_same(scenario, SILENCE)
+
+
+@pytest.mark.slow
+@every_call_by_turns
+def test_a_silence_under_any_call_changes_nothing(
     theatre: Theatre, scenario: Scenario, impatient: None
 ) -> None:
     theatre.must_be_the_same(scenario, SILENCE)
@@ -214,7 +224,7 @@ def test_a_reply_that_comes_slowly_but_steadily_is_waited_for(
 ) -> None:
     """Large replies on slow lines take longer than silence may last."""
     for module in ("server", "aserver"):
-        monkeypatch.setattr(f"holdfast.{module}.REPLY_SECONDS", DRIPS * TRICKLE_SECONDS / 2)
+        monkeypatch.setattr(f"holdfast.{module}.REPLY_SECONDS", DRIPS * TRICKLE_SECONDS * 0.7)
     with theatre.stage(Scenario("slow", nothing, three_jobs), "slow") as stage:
         theatre.proxy.plan([TRICKLE])
         assert len(stage.queue.lease_many(3, 30)) == 3

@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from conftest import Clock
+from engine_support import load_scripts
 from faults.scenarios import SCENARIOS, Scenario, Stage
 from faults.shells import SHELLS, Shell, open_queue
 from faults.stored import Stored, stored
 from holdfast import HoldfastError, Lease, Leases, Queue, Receipt
-from holdfast.engine.calls import SCRIPTS
 from proxy import DRIP, PASS, Proxy, Step
 from support import TestServer
 
@@ -26,6 +26,22 @@ every_call_by_turns = pytest.mark.parametrize(
     ("scenario", "shell"), list(zip(SCENARIOS, itertools.cycle(SHELLS), strict=False)), ids=str
 )
 """Every call on one shell, and half of them on each: for what does not depend on the call."""
+
+FEW = {
+    "add",
+    "add with a taken id that raises",
+    "add_many in two calls",
+    "lease",
+    "lease that waits for a job",
+    "lease that waits for nothing",
+    "complete",
+    "a whole request",
+    "delete",
+}
+few_calls = pytest.mark.parametrize(
+    "scenario", [scenario for scenario in SCENARIOS if scenario.name in FEW], ids=str
+)
+"""One of every way in which a client asks: one call or several, waiting or not, refused."""
 
 QUICKLY = 0.15
 """Seconds after which an impatient client takes a reply for lost."""
@@ -40,9 +56,7 @@ def open_theatre(
 ) -> Iterator[Theatre]:
     """A theatre on a server that has all scripts."""
     with server.client() as client:
-        if not all(client.script_exists(*(script.sha.decode() for script in SCRIPTS))):
-            for script in SCRIPTS:
-                client.script_load(script.text)
+        load_scripts(client)
         yield Theatre(server.url, proxy, client, shell, name, played)
 
 

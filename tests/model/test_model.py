@@ -25,6 +25,9 @@ from model.jobs import MAX_HANDLING, MAX_HANDLINGS
 from support import TestServer
 
 STEPS = int(os.environ.get("HOLDFAST_MODEL_STEPS", "16000"))
+PARTS = 4
+"""So that no test is so long that the others end before it does."""
+
 RULES_PER_HISTORY = 45
 STEPS_PER_HISTORY = 60
 """More or less: some rules first bring about what they need."""
@@ -43,9 +46,12 @@ def _a_failure_handler_soon_gives_up(monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 @pytest.mark.timeout(120 + STEPS // 50)
 @pytest.mark.usefixtures("_a_failure_handler_soon_gives_up")
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("requeue", ["rank", "back"])
-def test_the_engine_does_what_the_model_says(test_server: TestServer, requeue: str) -> None:
-    wanted, steps = STEPS // 2, [0]
+def test_the_engine_does_what_the_model_says(
+    test_server: TestServer, requeue: str, part: int
+) -> None:
+    wanted, steps = STEPS // 2 // PARTS, [0]
     with closing(Wire(test_server.socket)) as wire:
         # Any factory will do, whatever the signature says.
         histories = cast("type[Histories]", partial(Histories, wire, requeue, steps))

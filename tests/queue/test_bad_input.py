@@ -413,11 +413,6 @@ CASES: dict[str, Case] = {
 }
 
 
-@pytest.fixture
-def behind(client: redis.Redis, queue: Queue) -> Behind:
-    return Behind(client, queue)
-
-
 def text_of(value: object) -> str:
     try:
         return repr(value)[:100]

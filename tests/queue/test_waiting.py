@@ -33,12 +33,11 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def behind(client: redis.Redis, queue: Queue) -> Iterator[Behind]:
-    behind = Behind(client, queue)
+def behind(behind: Behind) -> Iterator[Behind]:
     yield behind
     # Rouse whoever a failed test has left asleep.
     behind("RPUSH", "wake", *(["1"] * 16))
-    wait_until(lambda: sleepers(client) == 0, "the sleepers")
+    wait_until(lambda: sleepers(behind.client) == 0, "the sleepers")
     behind("UNLINK", "wake")
 
 

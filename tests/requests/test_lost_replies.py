@@ -11,24 +11,8 @@ from engine_support import own_server
 from holdfast import Lease, NewJob, Queue, QueueFull, Server
 from proxy import Proxy, Step, cut_reply, cut_request
 from request_support import counters, fill
-from support import TestServer
 
 Held = list[Lease]
-
-
-@pytest.fixture(scope="module")
-def one_proxy(test_server: TestServer) -> Iterator[Proxy]:
-    with Proxy(test_server.socket) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(one_proxy: Proxy) -> Iterator[Proxy]:
-    """A connection on which things go wrong when the test says so."""
-    one_proxy.plan()
-    yield one_proxy
-    one_proxy.plan()
-    one_proxy.cut_all()
 
 
 @pytest.fixture

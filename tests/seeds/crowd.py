@@ -7,14 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import ExitStack, contextmanager
+from typing import TypeAlias, TypeVar
 
 from holdfast import Lease, Queue
 from support import DEADLINE
 
 T = TypeVar("T")
+Process: TypeAlias = "subprocess.Popen[bytes]"
 
 _HEAD = """
 import json, sys
@@ -75,7 +77,14 @@ class Work:
                 self.done.set()
 
 
-def start(program: str, url: str, queue: Queue) -> subprocess.Popen[bytes]:
-    """Run a program in a process of its own; it has the `queue`."""
+@contextmanager
+def running(program: str, url: str, queue: Queue, times: int = 1) -> Iterator[list[Process]]:
+    """Run a program in processes of its own, which have the `queue`; what still runs is killed."""
     command = [sys.executable, "-c", _HEAD + program, url, json.dumps(queue.name)]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    with ExitStack() as stack:
+        processes = []
+        for _ in range(times):
+            process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+            stack.callback(process.kill)
+            processes.append(process)
+        yield processes

@@ -26,7 +26,7 @@ from holdfast import (
 from holdfast.keys import queue_keys
 from proxy import Kind, Proxy, cut_reply, cut_request
 from request_support import counters, endings, fill, hearing, order, work_off
-from seeds.crowd import Work, race, start
+from seeds.crowd import Work, race, running
 from support import DEADLINE, TestServer, command_on, wait_until
 
 BOOKKEEPING = {"meta", "calls", "wake"}
@@ -254,11 +254,9 @@ def test_bug_e1_a_worker_that_dies_takes_no_place_along(
 ) -> None:
     """There: its token was lost, and with a limit of 1 the request was stuck for ever."""
     request = fill(live_queue.request("r", limit=2), 4)
-    worker = start(HOLDING, test_server.url, live_queue)
-    wait_until(lambda: request.status().running == 2, "the worker")
-    holder = live_queue.peek(1, state="leased")[0].token
-    worker.kill()
-    worker.wait()
+    with running(HOLDING, test_server.url, live_queue):
+        wait_until(lambda: request.status().running == 2, "the worker")
+        holder = live_queue.peek(1, state="leased")[0].token
     assert holder
     assert live_queue.lease(30) is None
     assert live_queue.fail_worker(holder.rpartition(".")[0]) == 2

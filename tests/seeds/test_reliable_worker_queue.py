@@ -25,7 +25,7 @@ from holdfast import (
     ServerUnavailable,
 )
 from proxy import Kind, Proxy, cut_reply, cut_request
-from seeds.crowd import race, start, until
+from seeds.crowd import race, running, until
 from seeds.looks import outcome_of
 from support import DEADLINE, TestServer, wait_until
 
@@ -191,16 +191,11 @@ def test_12_processes_that_tidy_at_once_put_a_job_back_once(
 ) -> None:
     """Each stale job has one lapse more, and is in the queue once."""
     live_queue.add_many([b""] * 200, max_lapses=None)
-    tidiers = [start(TIDYING, test_server.url, live_queue) for _ in range(2)]
-    try:
+    with running(TIDYING, test_server.url, live_queue, times=2):
         for _ in range(3):
             leased = live_queue.lease_many(200, 0.02)
             assert len(leased) == 200
             wait_until(lambda: live_queue.counts().ready == 200, "the tidiers")
-    finally:
-        for tidier in tidiers:
-            tidier.kill()
-            tidier.wait()
     assert {lease.lapses for lease in live_queue.lease_many(999, 60)} == {3}
 
 
@@ -247,8 +242,10 @@ def test_bug_b2_a_worker_killed_at_any_moment_loses_no_job(
 ) -> None:
     """There: killed between two commands, it took the job along. And one repair of that drains."""
     live_queue.add_many([NewJob(b"", id=f"{n}") for n in range(30)])
-    workers = [start(LEASING, test_server.url, live_queue) for _ in range(4)]
-    with live_queue.events(idle=DEADLINE) as events:
+    with (
+        running(LEASING, test_server.url, live_queue, times=4) as workers,
+        live_queue.events(idle=DEADLINE) as events,
+    ):
         for worker in workers:
             leased = [next(events) for _ in range(50)]
             worker.kill()
