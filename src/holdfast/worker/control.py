@@ -158,6 +158,8 @@ class Control:
         """Take a run that is over from its executor."""
         self._finished.append(work)
         self._waiter.rouse()
+        if self._over.is_set():
+            self._free_late()
 
     def returned(self, work: Run) -> None:
         """Take a run that will not begin, to give it back."""
@@ -203,6 +205,13 @@ class Control:
                 with suppress(HoldfastError):
                     self._register(alive_for=0.001)
             self._over.set()
+            self._free_late()
+
+    def _free_late(self) -> None:
+        """Free the places of runs that ended after their jobs were given back."""
+        with suppress(IndexError):
+            while True:
+                self._share.free(len(self._finished.popleft().jobs))
 
     def _step(self) -> None:
         self._collect()
