@@ -266,11 +266,12 @@ class Control:
         if self._is_over():
             return
         places = self._shared.places
+        self._waiter.prepare()  # Before it looks whether there are places.
         if self._leave_at is None and not self._share.hungry and places.free > 0:
             self._ear.listen()
-        elif places.free <= 0:
+        elif places.free <= 0 and self._ear.listening:
             self._ear.hush()  # Somebody else may have a place for what it would hear of.
-        self._waiter.prepare()
+            self._share.hunger()  # The wake may have come just then.
         if self._finished or self._returned or self._unsettled or self._share.given:
             return
         if self._waiter.wait(self._next_at() - time.monotonic(), self._ear):

@@ -82,9 +82,10 @@ class Places:
             self.add(more)
 
     def add(self, count: int) -> None:
-        """Give free places to those who are hungry."""
+        """Give free places to those who are hungry. When some are left, all may listen again."""
         roused = set()
         with self.lock:
+            was_full = self.free <= 0
             self.free += count
             hungry = [share for share in self._shares if share.hungry]
             if len(hungry) == 1 or (hungry and self._strict):
@@ -98,6 +99,8 @@ class Places:
                     chosen.given += 1
                     self.free -= 1
                     roused.add(chosen)
+            if was_full and self.free > 0:
+                roused.update(self._shares)
         for share in roused:
             share.rouse()
 
