@@ -289,7 +289,8 @@ class Control:
             times.append(max(self._leave_at, time.monotonic() + 0.05))
         elif not self._share.hungry:
             times.append(self._asks_at())
-        stuck_for = max(executor.stuck_for() for executor in self._shared.executors())
+        waits = [executor.stuck_for() for executor in self._shared.executors()]
+        stuck_for = max(waits, default=0.0)  # None is made before the first job.
         if stuck_for:
             times.append(time.monotonic() + HOARD_SECONDS - stuck_for)
         return min(times)
