@@ -6,7 +6,7 @@ import ast
 import re
 
 from docs.pages import DOCS, ROOT, code_in, prose, rows, section
-from holdfast import Queue
+from holdfast import Queue, Worker
 
 PAGE = DOCS / "seeds.md"
 SEEDS = ("redis-work-queue", "reliable-worker-queue", "worqr", "queasy", "priority-job-queue")
@@ -24,6 +24,12 @@ def test_every_method_that_the_page_names_exists() -> None:
     assert len(named) > 20
     queue = Queue("never asked")
     assert [name for name in sorted(named) if not hasattr(queue, name)] == []
+
+
+def test_every_method_of_a_worker_that_the_page_names_exists() -> None:
+    named = {name for code in code_in(prose(PAGE)) for name in re.findall(r"\bworker\.(\w+)", code)}
+    assert len(named) > 5
+    assert [name for name in sorted(named) if not hasattr(Worker, name)] == []
 
 
 def test_every_test_that_the_page_names_exists() -> None:

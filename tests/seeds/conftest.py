@@ -1,4 +1,4 @@
-"""What the tests of the seeds have beside a queue: a worker that dies with its connection."""
+"""What the tests of the seeds have beside a queue: workers, and one that dies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from conftest import Clock
 from holdfast import Queue, Server
 from proxy import Proxy
+from seeds.staff import Held, Hire, Staff
 
 
 @pytest.fixture
@@ -19,3 +20,21 @@ def doomed(proxy: Proxy, queue: Queue, clock: Clock) -> Iterator[Queue]:
     doomed.counts()  # Connected: what comes next is the call.
     yield doomed
     server.close()
+
+
+@pytest.fixture
+def hire(caplog: pytest.LogCaptureFixture) -> Iterator[Hire]:
+    """Workers of the test's own, stopped at its end; none of them may have been surprised."""
+    staff = Staff()
+    yield staff.hire
+    staff.dismiss()
+    for phase in ("call", "teardown"):
+        assert [r for r in caplog.get_records(phase) if "unexpected" in r.getMessage()] == []
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    """A handler that does not return before it is let go."""
+    held = Held()
+    yield held
+    held.let_go()

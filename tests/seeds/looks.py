@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import redis
+
 from holdfast import Job, Outcome, Queue
 
 
@@ -17,3 +19,15 @@ def outcome_of(queue: Queue, id: str) -> Outcome:
     outcome = queue.result(id)
     assert outcome is not None
     return outcome
+
+
+def held_for(queue: Queue, id: str) -> float:
+    """Return for how many seconds in all the lease of a job lasts by now."""
+    job = queue.show(id)
+    return job.at - job.leased_at if job and job.at and job.leased_at else 0.0
+
+
+def sleepers(client: redis.Redis) -> int:
+    """Return how many wait for a wake."""
+    blocked: int = client.info("clients")["blocked_clients"]
+    return blocked

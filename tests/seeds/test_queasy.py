@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -11,12 +14,26 @@ import pytest
 from redis.crc import key_slot
 
 from conftest import Clock
-from engine_support import Behind, command_calls, ids, take
-from holdfast import Extended, Lease, LeaseLost, NewJob, Queue, Server, Update
+from engine_support import Behind, command_calls, ids, own_server, take
+from holdfast import (
+    AsyncRunningJob,
+    Extended,
+    Fail,
+    Lease,
+    LeaseLost,
+    NewJob,
+    Queue,
+    Retry,
+    RunningJob,
+    Server,
+    Update,
+    Worker,
+)
 from holdfast.keys import queue_keys
-from seeds.crowd import race
-from seeds.looks import outcome_of, shown
-from support import DEADLINE, wait_until
+from seeds.crowd import race, running
+from seeds.looks import held_for, outcome_of, shown, sleepers
+from seeds.staff import Heard, Held, Hire, wait_until_gone
+from support import DEADLINE, TestServer, command_on, kill_connections, wait_until
 
 
 def run_until_failed(queue: Queue, clock: Clock, settle: Callable[[Lease], object]) -> int:
@@ -133,6 +150,77 @@ def test_06_a_job_that_waits_can_be_cancelled(queue: Queue) -> None:
 # --------------------------------------------------------------------------------- settling
 
 
+def work_on(
+    queue: Queue,
+    handler: Callable[..., object],
+    failure_handler: Callable[..., object] | None = None,
+) -> None:
+    """Let a worker do all that can be done now."""
+    worker = Worker(queue)
+    worker.handler(handler)
+    if failure_handler:
+        worker.failure_handler(failure_handler)
+    assert worker.run(until_empty=True)
+
+
+def ways(job: RunningJob) -> str:
+    """Do what the id says."""
+    match job.id:
+        case "bad":
+            raise ValueError("oops")
+        case "soon":
+            raise Retry("not now", after=0.5)
+        case "then":
+            raise Retry("not now", at=job.json())
+        case "hopeless":
+            raise Fail("never")
+    return "the result"
+
+
+async def async_ways(job: AsyncRunningJob) -> str:
+    await asyncio.sleep(0)
+    return ways(job)
+
+
+def test_07_a_queue_has_a_handler_and_one_for_failures(queue: Queue) -> None:
+    """The one gets every job, the other those that failed, with payload, job and error."""
+    queue.add_many([NewJob({"n": n}, id=f"{n}") for n in range(3)])
+    ran: list[object] = []
+    failed: list[object] = []
+
+    def handle(job: RunningJob) -> None:
+        ran.append(job.json()["n"])
+        if job.id == "1":
+            raise Fail("never")
+
+    def handle_failure(job: RunningJob) -> None:
+        failed.append((job.json(), job.id, job.error, job.failed))
+
+    work_on(queue, handle, handle_failure)
+    assert sorted(ran, key=str) == [0, 1, 2]
+    assert failed == [({"n": 1}, "1", "never", True)]
+    assert queue.failed() == []
+
+
+@pytest.mark.parametrize("handler", [ways, async_ways])
+def test_08_a_handler_returns_or_raises(
+    queue: Queue, clock: Clock, handler: Callable[..., object]
+) -> None:
+    """Completed with a result; tried again after a backoff, or at the very time it says; failed."""
+    at = clock.ms / 1000 + 7.25
+    queue.add_many([NewJob(at, id=id) for id in ("good", "bad", "soon", "then", "hopeless")])
+    queue.add(b"", id="kept", result_for=60)
+    work_on(queue, handler)
+    assert queue.show("good") is None
+    assert outcome_of(queue, "kept").result == b"the result"
+    bad, soon, then = (shown(queue, id) for id in ("bad", "soon", "then"))
+    assert (bad.state, bad.error, bad.failures) == ("delayed", "ValueError: oops", 1)
+    assert 2 <= (bad.at or 0) - clock.ms / 1000 <= 2.5
+    assert (soon.at, soon.error) == (clock.ms / 1000 + 0.5, "not now")
+    assert then.at == at
+    assert [(job.id, job.error) for job in queue.failed()] == [("hopeless", "never")]
+
+
 def test_08_a_run_ends_well_or_is_tried_again_or_fails(queue: Queue, clock: Clock) -> None:
     """Completed; retried after a backoff, or at the very time the handler asks for; failed."""
     queue.add_many([NewJob(b"", id=id) for id in ("good", "bad", "asked", "hopeless")])
@@ -159,6 +247,41 @@ def test_09_a_handler_is_told_about_its_job(queue: Queue, clock: Clock) -> None:
     assert (lease.facts.handler, lease.facts.timeout_ms) == ("send", 9000)
 
 
+def test_09_a_running_job_has_its_options_and_counts(queue: Queue, clock: Clock) -> None:
+    """As they are stored with it."""
+    queue.add({"a": 1}, id="a", max_failures=4, timeout=9)
+    queue.retry(take(queue), error="why", after=0)
+    take(queue, 1)
+    clock.advance(1)
+    seen: list[object] = []
+
+    def handle(job: RunningJob) -> None:
+        facts = job.lease.facts
+        seen.append((job.id, job.json(), job.failures, job.lapses, job.error))
+        seen.append((facts.max_failures, facts.max_lapses, facts.timeout_ms))
+
+    work_on(queue, handle)
+    assert seen == [("a", {"a": 1}, 1, 1, "the lease lapsed"), (4, 3, 9000)]
+
+
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_10_a_handler_that_raises_is_called_once_more_than_it_may_fail(
+    queue: Queue, most: int
+) -> None:
+    """And then the failure handler, once."""
+    queue.add(b"", id="a", max_failures=most, min_backoff=0)
+    ran: list[int] = []
+    failed: list[int] = []
+
+    def handle(job: RunningJob) -> None:
+        ran.append(job.failures)
+        raise ValueError
+
+    work_on(queue, handle, lambda job: failed.append(job.failures))
+    assert ran == list(range(most + 1))
+    assert failed == [most + 1]
+
+
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_10_a_job_runs_once_more_than_it_may_fail(queue: Queue, clock: Clock, most: int) -> None:
     """With no failure allowed it runs once."""
@@ -178,6 +301,67 @@ def test_11_the_wait_doubles_up_to_a_limit(queue: Queue, clock: Clock) -> None:
         wait = at - clock.ms / 1000
         assert least <= round(wait, 3) <= most
         clock.advance(wait)
+
+
+def test_11_a_worker_waits_twice_as_long_each_time(queue: Queue, clock: Clock) -> None:
+    """Up to the limit of the job."""
+    queue.add(b"", id="bad", min_backoff=1, max_backoff=6)
+    for least, most in ((1, 1.25), (2, 2.5), (4, 5), (4.8, 6), (4.8, 6)):
+        work_on(queue, ways)
+        wait = (shown(queue, "bad").at or 0) - clock.ms / 1000
+        assert least <= round(wait, 3) <= most
+        clock.advance(wait)
+
+
+def test_12_a_failure_handler_that_raises_is_asked_again_much_later(
+    queue: Queue, clock: Clock
+) -> None:
+    """After ten seconds, then twice as long. It is told of lapses as of errors."""
+    queue.add_many([NewJob(b"", id="a", max_lapses=0), NewJob(b"", id="hopeless")])
+    assert take(queue, 1).id == "a"
+    clock.advance(1)
+    asked: list[str | None] = []
+
+    def handle_failure(job: RunningJob) -> None:
+        asked.append(job.error)
+        if len(asked) < 5:
+            raise OSError("the mail server is down")
+
+    for wait in (13, 26):
+        work_on(queue, ways, handle_failure)
+        work_on(queue, ways, handle_failure)
+        clock.advance(wait)
+    assert sorted(map(str, asked)) == ["never", "never", "the lease lapsed", "the lease lapsed"]
+    work_on(queue, ways, handle_failure)
+    assert queue.failed() == []
+
+
+HANGS = """
+import time
+from holdfast import Worker
+worker = Worker(queue, lease=1)
+worker.handler(lambda job: time.sleep(60))
+worker.run()
+"""
+
+
+def test_13_a_job_whose_worker_was_killed_is_run_again(
+    live_queue: Queue, hire: Hire, test_server: TestServer
+) -> None:
+    """At least once: until some run of it returns."""
+    live_queue.add(b"", id="a")
+
+    def runs(lapses: int) -> bool:
+        job = live_queue.show("a")
+        return job is not None and (job.state, job.lapses) == ("leased", lapses)
+
+    for lapses in range(2):
+        with running(HANGS, test_server.url, live_queue):
+            wait_until(partial(runs, lapses), "a run")
+    ran: list[int] = []
+    hire(live_queue, lambda job: ran.append(job.lapses))
+    wait_until_gone(live_queue, "a")
+    assert ran == [2]
 
 
 def test_12_a_failure_handler_has_all_the_time_it_needs(queue: Queue, clock: Clock) -> None:
@@ -251,6 +435,64 @@ def test_18_a_heartbeat_tells_when_the_lease_is_lost(queue: Queue, clock: Clock)
         queue.extend(lease, 1)
 
 
+def test_18_a_run_is_stopped_when_its_lease_is_lost(live_queue: Queue, hire: Hire) -> None:
+    """A coroutine is cancelled, a thread is told; how they end does not count."""
+    heard, stopped = Heard(), threading.Event()
+    held = Held()
+
+    async def wait(job: AsyncRunningJob) -> None:
+        try:
+            await asyncio.sleep(DEADLINE)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+
+    worker = Worker(live_queue, lease=1, concurrency=2, ahead=0, hooks=[heard])
+    worker.handler("thread")(held)
+    worker.handler("coroutine")(wait)
+    live_queue.add(b"", id="a", handler="thread")
+    live_queue.add(b"", id="b", handler="coroutine")
+    with worker:
+        wait_until(lambda: len(worker.running()) == 2, "both to run")
+        assert live_queue.fail_worker(worker.running()[0].lease) == 2
+        theirs = live_queue.lease_many(2, 30)
+        assert stopped.wait(DEADLINE)
+        wait_until(lambda: held.jobs[0].cancelled, "the thread to be told")
+        held.let_go()
+        assert len(heard.has("lost", 2)) == 2
+    assert sorted(heard.tokens) == ["lost", "started"]
+    assert [(lease.id, lease.failures, lease.lapses) for lease in theirs] == [
+        ("a", 0, 1),
+        ("b", 0, 1),
+    ]
+    assert live_queue.extend_many(theirs, 30) == [Extended.HELD] * 2
+
+
+def test_18_a_coroutine_is_ended_when_its_lease_must_be_over(hire: Hire) -> None:
+    """Also where the server cannot be asked: that is no failure of the job."""
+    counts: list[int] = []
+    stopped = threading.Event()
+
+    async def wait(job: AsyncRunningJob) -> None:
+        counts.append(job.failures)
+        try:
+            await asyncio.sleep(0 if stopped.is_set() else DEADLINE)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+
+    with own_server() as server, Queue("q", server.url) as queue:
+        worker = hire(queue, wait, lease=1, concurrency=1)
+        queue.add(b"", id="a")
+        wait_until(lambda: counts, "the run")
+        server.freeze()
+        assert stopped.wait(DEADLINE)
+        server.thaw()
+        wait_until_gone(queue, "a")
+        assert counts == [0, 0]
+        worker.stop()
+
+
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_19_a_job_that_does_not_answer_comes_back_first_and_fails_in_the_end(
     queue: Queue, clock: Clock, most: int
@@ -277,6 +519,130 @@ def test_21_a_finished_job_lets_the_next_run_begin(queue: Queue, behind: Behind)
     assert (queue.counts().leased, queue.counts().ready) == (0, 1)
     assert queue.complete(take(queue))
     assert behind.everything().keys() <= {"meta", "calls", "wake"}
+
+
+# --------------------------------------------------------------------------------- running
+
+
+def test_23_handlers_that_compute_do_not_lose_their_jobs(live_queue: Queue, hire: Hire) -> None:
+    """They run in threads; leases are extended by another, which gets its turn."""
+    enough = threading.Event()
+    ran: list[str] = []
+
+    def compute(job: RunningJob) -> None:
+        ran.append(job.id)
+        n = 0
+        while not enough.is_set():
+            n = (n * n + 1) % 1_000_003
+
+    hire(live_queue, compute, concurrency=3, lease=1)
+    live_queue.add_many([NewJob(b"", id=id) for id in "abc"])
+    held = partial(held_for, live_queue)
+    wait_until(lambda: min(held("a"), held("b"), held("c")) > 2.2, "three leases of each")
+    assert [shown(live_queue, id).lapses for id in "abc"] == [0, 0, 0]
+    enough.set()
+    wait_until_gone(live_queue, "a", "b", "c")
+    assert sorted(ran) == ["a", "b", "c"]
+
+
+def test_23_a_coroutine_that_runs_too_long_is_ended_and_counts_as_a_lapse(
+    live_queue: Queue, hire: Hire
+) -> None:
+    """As if its worker had died; the worker goes on."""
+    heard, ran = Heard(), Counter[str]()
+
+    async def handle(job: AsyncRunningJob) -> None:
+        ran[job.id] += 1
+        await asyncio.sleep(DEADLINE if job.id == "slow" else 0)
+
+    hire(live_queue, handle, concurrency=1, hooks=[heard])
+    live_queue.add(b"", id="slow", timeout=0.05, max_lapses=1)
+    live_queue.add(b"", id="quick")
+    wait_until_gone(live_queue, "quick")
+    heard.has("failed")
+    assert ran == {"slow": 2, "quick": 1}
+    (job,) = live_queue.failed()
+    assert (job.failures, job.lapses) == (0, 2)
+    assert job.error == "timeout: it ran for 0.05 s"
+
+
+def test_28_a_worker_tells_what_it_does(live_queue: Queue, hire: Hire) -> None:
+    """Each run once, after the server has confirmed it."""
+    heard = Heard()
+    hire(live_queue, ways, hooks=[heard])
+    live_queue.add_many([NewJob(b"", id=id) for id in ("good", "soon", "hopeless")])
+    assert len(heard.has("done") + heard.has("retried") + heard.has("failed")) == 3
+    assert heard.errors == {"good": "", "soon": "not now", "hopeless": "never"}
+    assert sorted(heard.tokens) == ["done", "failed", "retried", "started"]
+
+
+def test_29_what_runs_when_a_worker_is_closed_goes_back(
+    live_queue: Queue, hire: Hire, held: Held
+) -> None:
+    """At no cost, and what the handler says later does not count."""
+    heard = Heard()
+    worker = hire(live_queue, held, concurrency=1, hooks=[heard])
+    live_queue.add(b"", id="a")
+    (job,) = held.has(1)
+    assert not worker.stop(grace=0)
+    assert job.cancelled
+    assert heard.tokens["released"] == [job.token]
+    held.let_go()
+    assert [(one.id, one.failures, one.lapses) for one in live_queue.peek(9)] == [("a", 0, 0)]
+
+
+def test_29_a_worker_leaves_in_good_order_whatever_its_handlers_do(
+    live_queue: Queue, hire: Hire, held: Held
+) -> None:
+    """Also when they end just as their jobs are given back."""
+    obeyed: list[str] = []
+
+    def obey(job: RunningJob) -> None:
+        if job.id == "deaf":
+            held(job)
+        wait_until(lambda: job.cancelled, "to be told")
+        obeyed.append(job.id)
+
+    worker = hire(live_queue, obey, concurrency=9)
+    live_queue.add_many([NewJob(b"", id=id) for id in ("deaf", *"abcdefgh")])
+    wait_until(lambda: len(worker.running()) == 9, "all to run")
+    assert not worker.stop(grace=0)
+    assert live_queue.counts().leased == 0
+    wait_until(lambda: sorted(obeyed) == list("abcdefgh"), "them to end")
+    assert shown(live_queue, "deaf").state == "ready"
+    assert all((job.failures, job.lapses) == (0, 0) for job in live_queue.peek(9))
+
+
+def test_30_a_job_whose_handler_is_not_here_waits_for_who_has_it(
+    live_queue: Queue, hire: Hire
+) -> None:
+    """It is neither dropped nor counted, and others are not held up."""
+    heard, ran = Heard(), list[str]()
+    hire(live_queue, lambda job: ran.append(job.id), hooks=[heard])
+    live_queue.add_many([NewJob(b"", id="a", handler="elsewhere"), NewJob(b"", id="b")])
+    heard.has("unknown")
+    wait_until_gone(live_queue, "b")
+    wait_until(lambda: shown(live_queue, "a").state == "delayed", "it to be given back")
+    assert ran == ["b"]
+    assert (shown(live_queue, "a").failures, shown(live_queue, "a").lapses) == (0, 0)
+
+
+def test_31_a_handler_can_add_its_own_job_for_the_next_time(live_queue: Queue, hire: Hire) -> None:
+    """While it runs; the next run begins when this one is over."""
+    running, ran = 0, 0
+
+    def tick(job: RunningJob) -> None:
+        nonlocal running, ran
+        running, ran = running + 1, ran + 1
+        assert running == 1
+        if ran < 5:
+            live_queue.add(b"", id=job.id, delay=0.01, on_conflict="update")
+        running -= 1
+
+    hire(live_queue, tick)
+    live_queue.add(b"", id="tick")
+    wait_until(lambda: ran == 5, "five times")
+    wait_until_gone(live_queue, "tick")
 
 
 def test_31_a_job_can_add_itself_for_the_next_time(queue: Queue, clock: Clock) -> None:
@@ -308,6 +674,28 @@ def test_bug_d1_a_job_without_a_time_is_not_run_twice_at_once(live_queue: Queue)
         running += sum(other is not None for other in others)
         assert live_queue.complete(lease)
     assert running == 0
+
+
+def test_bug_d1_workers_do_not_run_one_id_twice_at_once(live_queue: Queue, hire: Hire) -> None:
+    """However often it is added while it runs."""
+    running: list[int] = []
+    ran, most = 0, 0
+
+    def handle(job: RunningJob) -> None:
+        nonlocal ran, most
+        running.append(1)
+        most = max(most, len(running))
+        ran += 1
+        time.sleep(0.002)  # Long enough to be met by another.
+        running.pop()
+
+    for _ in range(2):
+        hire(live_queue, handle, concurrency=4)
+    for n in range(150):
+        live_queue.add(n, id="a", on_conflict="update")
+    wait_until_gone(live_queue, "a")
+    assert ran > 1
+    assert most == 1
 
 
 @pytest.mark.parametrize("due", [True, False, "later", "earlier"])
@@ -366,6 +754,25 @@ def test_bug_d4_a_record_that_is_missing_stops_nobody(
     assert queue.complete(held)
 
 
+@pytest.mark.parametrize("missing", ["holds", "facts", "jobs"])
+def test_bug_d4_a_record_that_is_missing_stops_no_worker(
+    queue: Queue, behind: Behind, hire: Hire, held: Held, missing: str
+) -> None:
+    """It goes on with all else, whatever it runs itself."""
+    queue.add_many([NewJob(b"", id=id, max_failures=5) for id in ("broken", "b")])
+    hire(queue, held, concurrency=4)
+    held.has(2)
+    behind("HDEL", missing, "broken")
+    queue.add(b"", id="c")
+    held.has(3)
+    held.let_go()
+    wait_until_gone(queue, "b", "c")
+    if missing == "holds":
+        assert queue.tidy(held_longer_than=0).reclaimed == 1
+    queue.repair()
+    queue.cancel("broken")
+
+
 def test_bug_d5_a_missing_payload_in_the_middle_of_a_batch_strands_no_other(
     queue: Queue, clock: Clock, behind: Behind
 ) -> None:
@@ -389,6 +796,87 @@ def test_bug_d6_a_worker_that_asks_for_more_is_still_told_what_it_lost(
     assert queue.extend_many([lost, fresh], 30) == [Extended.LOST, Extended.HELD]
 
 
+def several(queue: Queue, server: Server, count: int) -> list[Queue]:
+    return [Queue(f"{queue.name} {n}", server) for n in range(count)]
+
+
+def test_bug_d7_one_place_is_enough_for_many_queues(
+    live_queue: Queue, server: Server, hire: Hire
+) -> None:
+    """There: a queue that found no place was never looked at again."""
+    queues = several(live_queue, server, 5)
+    for queue in queues:
+        queue.add_many([b""] * 5)
+    ran: Counter[str] = Counter()
+    hire(queues, lambda job: ran.update([job.queue]), concurrency=1, ahead=0)
+    wait_until(lambda: ran.total() == 25, "all of them")
+    assert ran == {queue.name: 5 for queue in queues}
+    live_queue.add(b"")
+
+
+def test_bug_d8_a_busy_queue_does_not_starve_the_others(live_queue: Queue, server: Server) -> None:
+    """There: busy queues came first, and the priorities were the wrong way round."""
+    busy, quiet = several(live_queue, server, 2)
+    busy.add_many([b"busy"] * 40)
+    quiet.add_many([NewJob(b"low", priority=10), NewJob(b"high", priority=90)])
+    for strict, first, last in ((False, 0, 12), (True, 40, 41)):
+        ran: list[bytes] = []
+        worker = Worker([busy, quiet], strict=strict, concurrency=1, ahead=0)
+        worker.handler(lambda job: ran.append(job.data))  # noqa: B023
+        worker.run(until_empty=True)
+        assert len(ran) == 42
+        assert first <= ran.index(b"high") < ran.index(b"low") <= last
+        busy.add_many([b"busy"] * 40)
+        quiet.add_many([NewJob(b"low", priority=10), NewJob(b"high", priority=90)])
+
+
+def test_bug_d9_runs_that_are_ended_cost_no_place(live_queue: Queue, hire: Hire) -> None:
+    """There: each timeout of a worker took its capacity away once more."""
+    together = asyncio.Barrier(3)
+
+    async def handle(job: AsyncRunningJob) -> None:
+        await (together.wait() if job.id.isdigit() else asyncio.sleep(DEADLINE))
+
+    hire(live_queue, handle, concurrency=3)
+    live_queue.add_many([NewJob(b"", timeout=0.02, max_lapses=1) for _ in range(6)])
+    wait_until(lambda: live_queue.counts().failed == 6, "them to be ended")
+    live_queue.add_many([NewJob(b"", id=f"{n}") for n in range(6)])
+    wait_until_gone(live_queue, *(f"{n}" for n in range(6)))
+
+
+def test_bug_d9_a_queue_that_is_dropped_gives_its_places_to_the_others(
+    live_queue: Queue, server: Server, hire: Hire, held: Held
+) -> None:
+    """When its handlers are done; here its job was given back long before."""
+    one, two = several(live_queue, server, 2)
+    worker = hire([one, two], held, concurrency=1, ahead=0)
+    one.add(b"", id="a")
+    held.has(1)
+    worker.drop(one.name, grace=0)
+    two.add(b"", id="b")
+    held.let_go()
+    wait_until_gone(two, "b")
+    assert shown(one, "a").state == "ready"
+
+
+def test_bug_d9_ids_of_different_queues_are_different_jobs(
+    live_queue: Queue, server: Server, hire: Hire, held: Held
+) -> None:
+    """There: what happened to one happened to the other."""
+    one, two = several(live_queue, server, 2)
+    heard = Heard()
+    hire([one, two], held, hooks=[heard])
+    for queue in (one, two):
+        queue.add(queue.name, id="same")
+    jobs = {job.queue: job for job in held.has(2)}
+    assert all(job.data == name.encode() for name, job in jobs.items())
+    assert one.cancel("same")
+    wait_until(lambda: jobs[one.name].cancelled, "the one to be told")
+    assert not jobs[two.name].cancelled
+    held.let_go()
+    assert heard.has("done") == [jobs[two.name].token]
+
+
 def test_bug_d10_times_and_flags_arrive_as_they_were_given(queue: Queue, clock: Clock) -> None:
     """There: the time was not stored, an argument was off by one, and 'false' was true."""
     queue.add(b"old", id="a", delay=7.5)
@@ -410,6 +898,21 @@ def test_bug_d11_the_first_failure_waits_for_a_handler_whoever_has_one(
     lease = other.lease(30, failed=True)
     assert lease is not None
     assert (lease.id, lease.data, lease.error) == ("a", b"x", "why")
+
+
+def test_bug_d11_a_worker_that_comes_later_handles_the_failures_of_others(
+    live_queue: Queue, hire: Hire
+) -> None:
+    """There: who had no failure handler dropped the job."""
+    heard, handled = Heard(), list[tuple[str, str | None]]()
+    hire(live_queue, ways, hooks=[heard])
+    live_queue.add(b"", id="hopeless")
+    heard.has("failed")
+    worker = Worker(live_queue, lease=1)
+    worker.failure_handler(lambda job: handled.append((job.id, job.error)))
+    with worker:
+        wait_until_gone(live_queue, "hopeless")
+    assert handled == [("hopeless", "never")]
 
 
 def test_bug_d12_a_lost_lease_is_noticed_and_ids_may_have_colons(
@@ -486,3 +989,83 @@ def test_bug_d14_a_waiting_worker_is_woken_and_does_not_ask_all_the_time(
     lease, _ = race(partial(queue.lease, 30, wait=DEADLINE), add)
     assert lease is not None
     assert command_calls(client, "evalsha") <= asked + 4
+
+
+def test_bug_d14_an_idle_worker_asks_about_once_a_second(
+    queue: Queue, behind: Behind, hire: Hire
+) -> None:
+    """There: ten times a second, each of them."""
+    client = behind.client
+    wait_until(lambda: sleepers(client) == 0, "the sleepers of others")
+    hire(queue, print)
+    wait_until(lambda: sleepers(client) == 1, "the worker to sleep")
+    asked, began = command_calls(client, "evalsha"), client.time()[0]
+    wait_until(lambda: client.time()[0] >= began + 3, "three seconds of the server")
+    assert command_calls(client, "evalsha") <= asked + 5
+
+
+@pytest.mark.parametrize("trouble", ["cut", "refused", "killed"])
+def test_bug_d15_a_worker_goes_on_when_the_server_does(
+    hire: Hire, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There: the first error ended the loop, and nobody noticed."""
+    with own_server() as server, Queue("q", server.url) as queue:
+        ran: list[str] = []
+        worker = hire(queue, lambda job: ran.append(job.id))
+        queue.add(b"", id="before")
+        wait_until_gone(queue, "before")
+        with server.client() as client:
+            if trouble == "cut":
+                kill_connections(client)
+            elif trouble == "refused":
+                command_on(client, "ACL", "SETUSER", "default", "-evalsha")
+                wait_until(lambda: "goes on trying" in caplog.text, "the worker to notice")
+                command_on(client, "ACL", "SETUSER", "default", "+evalsha")
+            else:
+                server.kill()
+                server.start()
+        queue.add(b"", id="after")
+        wait_until(lambda: ran == ["before", "after"], "the worker to go on")
+        wait_until_gone(queue, "after")
+        worker.stop()
+
+
+def test_bug_d16_as_many_run_at_a_time_as_is_documented(
+    live_queue: Queue, hire: Hire, held: Held
+) -> None:
+    """There: ten in the code and a hundred in the documents."""
+    worker = hire(live_queue, held)
+    live_queue.add_many([b""] * 30)
+    held.has(16)
+    assert worker.__doc__ is not None
+    assert "by default 16 threads, or 100 coroutines" in worker.__doc__
+    live_queue.add(b"", id="last", priority=99)
+    assert shown(live_queue, "last").state == "ready"
+    assert (len(held.jobs), live_queue.counts().leased) == (16, 16)
+    held.let_go()
+    wait_until_gone(live_queue, "last")
+
+
+def test_bug_d17_a_job_that_runs_can_be_cancelled_and_looked_at(
+    live_queue: Queue, hire: Hire
+) -> None:
+    """There: neither."""
+    heard, stopped = Heard(), threading.Event()
+
+    async def wait(job: AsyncRunningJob) -> None:
+        job.progress(0.5, "half")
+        try:
+            await asyncio.sleep(DEADLINE)
+        finally:
+            stopped.set()
+
+    worker = hire(live_queue, wait, hooks=[heard])
+    live_queue.add(b"", id="a", result_for=60)
+    wait_until(worker.running, "the run")
+    (job,) = worker.running()
+    assert live_queue.explain("a").startswith("leased")
+    assert live_queue.cancel("a")
+    assert stopped.wait(DEADLINE)
+    assert heard.has("cancelled") == [job.token]
+    wait_until(lambda: live_queue.result("a"), "its end")
+    assert outcome_of(live_queue, "a").kind == "cancelled"
