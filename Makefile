@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kinds check lint types lua layers bench bench-requests bench-workers model faults massacre mutants lock clean
+.PHONY: help demo test kinds check lint types lua layers bench bench-requests bench-workers model faults massacre chaos mutants lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -64,6 +64,10 @@ faults: $(READY)       ## the long forms of the fault tests
 massacre: $(READY)     ## kill workers of a limited request for minutes: make massacre MINUTES=10
 	HOLDFAST_MASSACRE_MINUTES=$(or $(MINUTES),3) \
 	  $(BIN)/python -m pytest -m slow -s tests/faults/test_massacre.py $(ARGS)
+
+chaos: $(READY)        ## kill, freeze and stop workers that run all kinds of jobs: make chaos MINUTES=10
+	HOLDFAST_CHAOS_MINUTES=$(or $(MINUTES),3) \
+	  $(BIN)/python -m pytest -m slow -s tests/faults/test_chaos.py $(ARGS)
 
 mutants: $(READY)      ## change the Lua in one place at a time: does a test notice?
 	@$(BIN)/python tools/mutants.py $(ARGS)

@@ -32,14 +32,21 @@ BACKLOG = 60
 class Herd:
     """Workers forked from one warm parent. Whatever happens, none is left."""
 
-    def __init__(self, directory: Path, url: str, queue: str, dice: random.Random) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        url: str,
+        queue: str,
+        dice: random.Random,
+        program: str = "faults.victims",
+    ) -> None:
         self._errors = directory / "errors"
         self._dice = dice
         self.pids: list[int] = []
         self.killed = 0
         with self._errors.open("wb") as errors:
             self._parent = subprocess.Popen(
-                [sys.executable, "-m", "faults.victims", url, queue, str(dice.random())],
+                [sys.executable, "-m", program, url, queue, str(dice.random())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -66,19 +73,24 @@ class Herd:
 
     def kill_one(self) -> None:
         """Kill any of them with -9, and let another take its place."""
-        self._kill(self._dice.choice(self.pids))
+        self.kill(self._dice.choice(self.pids))
         self.killed += 1
         self.fork()
 
     def kill_all(self) -> None:
         """Kill every one of them."""
         for pid in list(self.pids):
-            self._kill(pid)
+            self.kill(pid)
 
-    def _kill(self, pid: int) -> None:
+    def kill(self, pid: int) -> None:
+        """Kill this one of them."""
         self.pids.remove(pid)
-        ended = self._ask(f"kill {pid}")
-        assert ended == -signal.SIGKILL, f"it had ended before with {ended}:\n{self._said()}"
+        ended = self.end(pid)
+        assert ended == -signal.SIGKILL, f"it had ended before with {ended}:\n{self.said()}"
+
+    def end(self, pid: int) -> int:
+        """Kill a worker, if it has not ended by itself; return how it ended."""
+        return self._ask(f"kill {pid}")
 
     def _ask(self, words: str) -> int:
         stdin, stdout = self._parent.stdin, self._parent.stdout
@@ -87,10 +99,11 @@ class Herd:
         stdin.write(words.encode() + b"\n")
         stdin.flush()
         answer = stdout.readline()
-        assert answer, f"the warm parent has ended:\n{self._said()}"
+        assert answer, f"the warm parent has ended:\n{self.said()}"
         return int(answer)
 
-    def _said(self) -> str:
+    def said(self) -> str:
+        """Return the last that any of them wrote to stderr."""
         return self._errors.read_text()[-3000:]
 
 

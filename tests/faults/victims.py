@@ -19,7 +19,10 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import TypeAlias
 
 from holdfast import Lease, LeaseLost, Queue
 from holdfast.asking import Done
@@ -115,12 +118,15 @@ def live(url: str, queue: str, dice: random.Random, parent: int) -> None:
             victim.work()
 
 
+Life: TypeAlias = Callable[[random.Random, int], None]
+"""What a child does, with dice of its own, as long as this pid is its parent."""
+
+
 class Parent:
     """Forks, kills, and waits for who was killed."""
 
-    def __init__(self, url: str, queue: str, seed: str) -> None:
-        self._url = url
-        self._queue = queue
+    def __init__(self, life: Life, seed: str) -> None:
+        self._life = life
         self._seed = seed
         self._born = 0
         self._children: set[int] = set()
@@ -155,7 +161,7 @@ class Parent:
             nowhere = os.open(os.devnull, os.O_RDWR)
             for pipe in (0, 1):  # They are between the parent and who talks to it.
                 os.dup2(nowhere, pipe)
-            live(self._url, self._queue, random.Random(f"{self._seed} {self._born}"), parent)
+            self._life(random.Random(f"{self._seed} {self._born}"), parent)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -164,13 +170,18 @@ class Parent:
             os._exit(code)
 
 
-def main(url: str, queue: str, seed: str) -> None:
-    parent = Parent(url, queue, seed)
+def raise_children(life: Life, seed: str) -> None:
+    """Answer line by line, until there are no more lines."""
+    parent = Parent(life, seed)
     try:
         for line in sys.stdin:
             print(parent.answer(line), flush=True)
     finally:
         parent.kill_all()
+
+
+def main(url: str, queue: str, seed: str) -> None:
+    raise_children(partial(live, url, queue), seed)
 
 
 if __name__ == "__main__":
