@@ -399,6 +399,8 @@ class Control:
         """Give jobs to the executors, those of a batch handler together."""
         if not leases:
             return
+        if not any(executor.backlog() for executor in self._shared.executors()):
+            self._shared.pace.moved_at = time.monotonic()
         lapses_at = asked_at + self._shared.lease_seconds
         if not self._held:
             self._extend_at = asked_at + extend_every(self._shared.lease_seconds, len(leases))

@@ -25,7 +25,7 @@ class Pace:
         self._least = concurrency * most_at_once
         self._seconds: float | None = None
         self.moved_at = time.monotonic()
-        """When a run was last seen to end."""
+        """When a run was last seen to end, or something came to those who had nothing to do."""
 
     def saw(self, seconds: float) -> None:
         """Learn of a run."""
