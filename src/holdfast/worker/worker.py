@@ -93,6 +93,7 @@ class Worker:
         self._handlers = Handlers(executor)
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
+        self._clean = True
         self._stopping = Asked()
         self._lock = threading.Lock()
 
@@ -243,6 +244,7 @@ class Worker:
     def _begin(self, until_empty: bool, loop: asyncio.AbstractEventLoop | None = None) -> None:
         with self._lock:
             self._check_idle()
+            self._clean = True
             pace = Pace(self._concurrency, self._ahead, self._handlers.most_at_once())
             queues = [_own(queue, self._lease) for queue in self._weights]
             self._shared = Shared(
@@ -274,7 +276,7 @@ class Worker:
             control.stop(seconds)
         with self._lock:
             if self._shared is None:
-                return True
+                return self._clean
             for control in self._controls.values():
                 control.stop(seconds)
             ends = [control.wait_to_leave() for control in self._controls.values()]
@@ -283,7 +285,8 @@ class Worker:
             for control in self._controls.values():
                 control.queue.close()
             self._controls, self._shared = {}, None
-            return all(ends)
+            self._clean = all(ends)
+            return self._clean
 
     def ask_to_stop(self) -> None:
         """Let `run` end soon; returns at once, so that a handler may call it."""
