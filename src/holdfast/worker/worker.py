@@ -203,7 +203,8 @@ class Worker:
         """
         with heeded(self.ask_to_stop, self._leave):
             self.start(until_empty=until_empty)
-            while not self._stopping.wait(0.02 if until_empty else 3600):
+            # Not for long: a signal that comes just before a wait is heard only after it.
+            while not self._stopping.wait(0.02 if until_empty else 0.5):
                 if until_empty and self._is_over():
                     break
             return self.stop()
