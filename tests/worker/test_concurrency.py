@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,8 +63,6 @@ def test_no_more_handlers_run_at_a_time_than_said(
 
 
 def test_no_more_coroutines_run_at_a_time_than_said(live_queue: Queue) -> None:
-    import asyncio
-
     crowd = Crowd()
 
     async def handle(job: RunningJob) -> None:
@@ -130,6 +129,21 @@ def test_what_does_not_begin_goes_to_somebody_who_is_free(live_queue: Queue, gat
         wait_until(lambda: is_done(live_queue), "the long one")
     assert "long" not in heard.ids("done")
     assert heard.ids("done")
+
+
+@both_kinds
+def test_what_comes_to_a_worker_that_had_nothing_to_do_is_not_given_back(
+    live_queue: Queue, kind: Kind
+) -> None:
+    """However long it had nothing to do."""
+    heard = Heard()
+    with working(live_queue, as_handler(kind, lambda job: None), hooks=[heard]) as worker:
+        assert worker._shared is not None
+        for n in range(100):
+            worker._shared.pace.moved_at = 0
+            live_queue.add(b"", id=str(n))
+            heard.wait_for("done", str(n))
+    assert heard.ids("released") == []
 
 
 @both_kinds

@@ -120,7 +120,6 @@ def test_many_big_results_are_stored_a_few_at_a_time(queue: Queue) -> None:
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (GeneratorExit(), "GeneratorExit"),
         (StopIteration(5), "StopIteration"),
-        (ValueError("\ud800"), "ValueError: \\ud800"),
         (ValueError("x" * 10_000), "ValueError: xxx"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
@@ -387,6 +386,11 @@ def test_an_error_is_answered_with_the_wait_of_its_job() -> None:
     answer = answer_to(ValueError("no"), Facts(min_backoff_ms=1000, failures=2))
     assert (answer.way, answer.reason) == ("retry", b"ValueError: no")
     assert 4000 <= int(answer.due) <= 5000
+
+
+def test_an_error_that_is_no_text_is_kept_as_far_as_it_goes() -> None:
+    assert answer_to(ValueError("\ud800"), Facts()).reason == b"ValueError: \\ud800"
+    assert answer_to(Fail("\ud800"), Facts()).reason == b"\\ud800"
 
 
 def test_what_is_said_is_answered_so() -> None:
