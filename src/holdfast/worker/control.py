@@ -31,6 +31,7 @@ from holdfast.worker.ear import Ear
 from holdfast.worker.handlers import NOBODY
 from holdfast.worker.outcomes import GIVEN_BACK, Answer, spends
 from holdfast.worker.pace import Pace, extend_every, unknown_after
+from holdfast.worker.places import LEND_SECONDS
 from holdfast.worker.reporting import fitting, report, tell
 from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob
 from holdfast.worker.settling import answer_of, settle_of
@@ -118,6 +119,8 @@ class Control:
         self._extend_at = now
         self._leave_at: float | None = None
         self._trouble = 0
+        self._answers = False
+        """Whether the server does. Until it does nothing is asked of it that would hold places."""
         self.clean = True
         """Whether all that had begun was finished, and settled."""
         self._over = threading.Event()
@@ -215,6 +218,10 @@ class Control:
 
     def _step(self) -> None:
         self._collect()
+        if not self._answers:
+            self.queue.counts()
+            self._answers = True
+            self._share.hunger()
         refused = self._settle_others()
         self._lease()
         now = time.monotonic()
@@ -235,7 +242,7 @@ class Control:
             return False
         if self._leave_at is not None:
             return True
-        if self._share.hungry or not self._shared.until_empty:
+        if self._share.hungry or not self._answers or not self._shared.until_empty:
             return False
         return time.monotonic() < self._asks_at()
 
@@ -246,6 +253,8 @@ class Control:
     def _bear(self, error: HoldfastError) -> None:
         """Go on for ever without the server: it may be back at any time."""
         self._trouble += 1
+        self._answers = False
+        self._share.rest()
         if self._trouble == 1 or self._trouble % 20 == 0:
             log.warning("%s: %s; the worker goes on trying", self.queue.name, error)
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
@@ -277,6 +286,8 @@ class Control:
         if self._waiter.wait(self._next_at() - time.monotonic(), self._ear):
             if self._ear.heard():
                 self._share.hunger()
+        elif self._share.hungry:
+            places.lend()
         elif time.monotonic() >= self._asks_at():
             self._share.hunger()
 
@@ -287,7 +298,9 @@ class Control:
             times.append(self._extend_at)
         if self._leave_at is not None:
             times.append(max(self._leave_at, time.monotonic() + 0.05))
-        elif not self._share.hungry:
+        elif self._share.hungry:
+            times.append(time.monotonic() + LEND_SECONDS)
+        else:
             times.append(self._asks_at())
         waits = [executor.stuck_for() for executor in self._shared.executors()]
         stuck_for = max(waits, default=0.0)  # None is made before the first job.
@@ -381,17 +394,17 @@ class Control:
         return len(granted.leases)
 
     def _ask(self, count: int, completed: Sequence[RunningJob], *, failed: bool = False) -> Granted:
+        call = calls.lease(
+            self.queue.server.incarnation.next_token(),
+            round(self._shared.lease_seconds * 1000),
+            min(count, MAX_JOBS),
+            to_the_back=self.queue._ask.to_the_back,
+            failed=failed,
+            complete=[settle_of(job) for job in completed],
+        )
         try:
-            return self.queue._run(
-                calls.lease(
-                    self.queue.server.incarnation.next_token(),
-                    round(self._shared.lease_seconds * 1000),
-                    min(count, MAX_JOBS),
-                    to_the_back=self.queue._ask.to_the_back,
-                    failed=failed,
-                    complete=[settle_of(job) for job in completed],
-                )
-            )
+            with self._share.asking_for(count):
+                return self.queue._run(call)
         except BaseException:
             self._share.free(count)
             raise

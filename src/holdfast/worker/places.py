@@ -2,12 +2,19 @@
 
 A queue that may have work is hungry, and gets free places by its weight, or before all that come
 after it. One that had less than it was given gives the rest back, and waits until it hears of more.
+One that asks for work and is not answered, as its server is lost, has its places lent to others.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+LEND_SECONDS: Final = 1.0
+"""A queue that does not hear from its server for so long does not need its places."""
 
 
 class Share:
@@ -17,9 +24,14 @@ class Share:
         self._places = places
         self.weight = weight
         self.rouse = rouse
-        self.hungry = True
+        self.hungry = False
         self.given = 0
         self.credit = 0
+        self.asking = 0
+        """Places that it asks for work for,"""
+        self.asking_since = 0.0
+        self.lent = 0
+        """and those that were lent to others meanwhile."""
 
     def take(self) -> int:
         """Return how many places there are for this queue now: it has them until it frees them."""
@@ -27,9 +39,23 @@ class Share:
             taken, self.given = self.given, 0
             return taken
 
+    @contextmanager
+    def asking_for(self, count: int) -> Iterator[None]:
+        """Ask for work for so many places: while there is no answer they may be lent to others."""
+        with self._places.lock:
+            self.asking, self.asking_since = count, time.monotonic()
+        try:
+            yield
+        finally:
+            with self._places.lock:
+                self.asking = 0
+
     def free(self, count: int) -> None:
         """So many places are free again."""
-        self._places.add(count)
+        with self._places.lock:
+            repaid = min(count, self.lent)
+            self.lent -= repaid
+        self._places.add(count - repaid)
 
     def hunger(self) -> None:
         """There may be work for more places."""
@@ -40,6 +66,13 @@ class Share:
     def had_enough(self) -> None:
         """There was no work for more places."""
         self.hungry = False
+
+    def rest(self) -> None:
+        """Want nothing for now, not even what was given and not taken yet."""
+        with self._places.lock:
+            self.hungry = False
+            unused, self.given = self.given, 0
+        self._places.add(unused)
 
     def leave(self) -> None:
         """Want nothing any more."""
@@ -80,6 +113,18 @@ class Places:
             more, self._total = total - self._total, total
         if more:
             self.add(more)
+
+    def lend(self) -> None:
+        """Let others have the places of those who are not answered."""
+        late = time.monotonic() - LEND_SECONDS
+        with self.lock:
+            for share in self._shares:
+                if share.asking and share.asking_since < late:
+                    self.free += share.asking
+                    share.lent += share.asking
+                    share.asking = 0
+                    share.hungry = False
+        self.add(0)
 
     def add(self, count: int) -> None:
         """Give free places to those who are hungry. When some are left, all may listen again."""

@@ -69,17 +69,20 @@ def heeded(stop: Callable[[], None], leave: Callable[[], None]) -> Iterator[None
             log.warning("%s: leaving at once", name)
             leave()
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGTERM, signal.SIGINT)}
-    dumps = hasattr(signal, "SIGQUIT") and _has_file(sys.stderr)
-    if dumps:
-        faulthandler.register(signal.SIGQUIT, all_threads=True)
+    def show(_number: int, _frame: FrameType | None) -> None:
+        # Not faulthandler.register, which looks at threads while they run, and may crash.
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
+
+    heard: dict[int, Callable[[int, FrameType | None], None]]
+    heard = {signal.SIGTERM: hear, signal.SIGINT: hear}
+    if hasattr(signal, "SIGQUIT") and _has_file(sys.stderr):
+        heard[signal.SIGQUIT] = show
+    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if dumps:
-            faulthandler.unregister(signal.SIGQUIT)
 
 
 def _has_file(stream: object) -> bool:

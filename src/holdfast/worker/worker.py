@@ -93,6 +93,7 @@ class Worker:
         self._handlers = Handlers(executor)
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
+        self._clean = True
         self._stopping = Asked()
         self._lock = threading.Lock()
 
@@ -202,7 +203,8 @@ class Worker:
         """
         with heeded(self.ask_to_stop, self._leave):
             self.start(until_empty=until_empty)
-            while not self._stopping.wait(0.02 if until_empty else 3600):
+            # Not for long: a signal that comes just before a wait is heard only after it.
+            while not self._stopping.wait(0.02 if until_empty else 0.5):
                 if until_empty and self._is_over():
                     break
             return self.stop()
@@ -243,6 +245,7 @@ class Worker:
     def _begin(self, until_empty: bool, loop: asyncio.AbstractEventLoop | None = None) -> None:
         with self._lock:
             self._check_idle()
+            self._clean = True
             pace = Pace(self._concurrency, self._ahead, self._handlers.most_at_once())
             queues = [_own(queue, self._lease) for queue in self._weights]
             self._shared = Shared(
@@ -274,7 +277,7 @@ class Worker:
             control.stop(seconds)
         with self._lock:
             if self._shared is None:
-                return True
+                return self._clean
             for control in self._controls.values():
                 control.stop(seconds)
             ends = [control.wait_to_leave() for control in self._controls.values()]
@@ -283,7 +286,8 @@ class Worker:
             for control in self._controls.values():
                 control.queue.close()
             self._controls, self._shared = {}, None
-            return all(ends)
+            self._clean = all(ends)
+            return self._clean
 
     def ask_to_stop(self) -> None:
         """Let `run` end soon; returns at once, so that a handler may call it."""

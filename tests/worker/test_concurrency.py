@@ -1,0 +1,173 @@
+"""How much a worker does and holds at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import redis
+
+from engine_support import command_calls
+from holdfast import Queue, RunningJob, Worker
+from support import wait_until
+from worker.support import (
+    Gate,
+    Heard,
+    Kind,
+    as_handler,
+    both_kinds,
+    is_done,
+    work_off,
+    working,
+)
+
+
+class Crowd:
+    """Counts those who are inside."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.inside = 0
+        self.most = 0
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        with self._lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        yield
+        with self._lock:
+            self.inside -= 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 16])
+@pytest.mark.parametrize("ahead", [0, 0.02])
+def test_no_more_handlers_run_at_a_time_than_said(
+    live_queue: Queue, concurrency: int, ahead: float
+) -> None:
+    crowd = Crowd()
+    full = threading.Event()
+
+    def handle(job: RunningJob) -> None:
+        with crowd.entered():
+            if crowd.inside == concurrency:
+                full.set()
+            assert full.wait(30)
+
+    live_queue.add_many([b""] * 100)
+    assert work_off(live_queue, handle, concurrency=concurrency, ahead=ahead)
+    assert crowd.most == concurrency
+
+
+def test_no_more_coroutines_run_at_a_time_than_said(live_queue: Queue) -> None:
+    crowd = Crowd()
+
+    async def handle(job: RunningJob) -> None:
+        with crowd.entered():
+            await asyncio.sleep(0)
+
+    live_queue.add_many([b""] * 200)
+    assert work_off(live_queue, handle, concurrency=3, ahead=1)
+    assert crowd.most == 3
+
+
+@both_kinds
+def test_without_ahead_no_more_is_leased_than_may_begin(live_queue: Queue, kind: Kind) -> None:
+    leased: list[int] = []
+
+    def handle(job: RunningJob) -> None:
+        leased.append(live_queue.counts().leased)
+
+    live_queue.add_many([b""] * 100)
+    assert work_off(live_queue, as_handler(kind, handle), concurrency=3, ahead=0)
+    assert len(leased) == 100
+    assert max(leased) <= 3
+
+
+def test_a_worker_that_is_full_leaves_the_rest_to_others(live_queue: Queue, gate: Gate) -> None:
+    live_queue.add_many([b""] * 10)
+    with working(live_queue, gate, concurrency=3):
+        gate.wait(3)
+        counts = live_queue.counts()
+        assert (counts.leased, counts.ready) == (3, 7)
+        with working(live_queue, gate, concurrency=4):
+            gate.wait(7)
+            assert live_queue.counts().leased == 7
+            gate.open.set()
+            wait_until(lambda: is_done(live_queue), "all")
+
+
+@both_kinds
+def test_short_jobs_come_many_at_a_time(live_queue: Queue, client: redis.Redis, kind: Kind) -> None:
+    live_queue.add_many([b""] * 2000)
+    before = command_calls(client, "evalsha")
+    assert work_off(live_queue, as_handler(kind, lambda job: None), concurrency=4, ahead=1)
+    assert is_done(live_queue)
+    assert command_calls(client, "evalsha") - before < 500
+
+
+def test_what_does_not_begin_goes_to_somebody_who_is_free(live_queue: Queue, gate: Gate) -> None:
+    """A long job among short ones: those that were leased with it do not wait for its end."""
+    heard = Heard()
+
+    def handle(job: RunningJob) -> None:
+        if job.data == b"long":
+            gate(job)
+
+    live_queue.add_many([b"short"] * 300)
+    live_queue.add(b"long", id="long")
+    live_queue.add_many([b"short"] * 300)
+    with working(live_queue, handle, concurrency=1, ahead=5):
+        gate.wait()
+        with working(live_queue, lambda job: None, hooks=[heard]):
+            wait_until(lambda: live_queue.counts().ready == 0, "the others")
+            wait_until(lambda: live_queue.counts().leased == 1, "the others to be done")
+        gate.open.set()
+        wait_until(lambda: is_done(live_queue), "the long one")
+    assert "long" not in heard.ids("done")
+    assert heard.ids("done")
+
+
+@both_kinds
+def test_what_comes_to_a_worker_that_had_nothing_to_do_is_not_given_back(
+    live_queue: Queue, kind: Kind
+) -> None:
+    """However long it had nothing to do."""
+    heard = Heard()
+    with working(live_queue, as_handler(kind, lambda job: None), hooks=[heard]) as worker:
+        assert worker._shared is not None
+        for n in range(100):
+            for executor in worker._shared.executors():
+                vars(executor)["_moved_at"] = 0.0
+            live_queue.add(b"", id=str(n))
+            heard.wait_for("done", str(n))
+    assert heard.ids("released") == []
+
+
+@both_kinds
+def test_what_is_given_back_unbegun_costs_nothing(
+    live_queue: Queue, gate: Gate, kind: Kind
+) -> None:
+    """And comes again when there is a place."""
+    attempts: list[tuple[int, int]] = []
+
+    def handle(job: RunningJob) -> None:
+        attempts.append((job.failures, job.lapses))
+        if job.data == b"long":
+            gate(job)
+
+    worker = Worker(live_queue, concurrency=1, ahead=5)
+    worker.handler("coroutine")(as_handler("coroutine", handle))
+    worker.handler("plain")(as_handler("plain", handle))
+    live_queue.add_many([b"short"] * 50, handler=kind)
+    live_queue.add(b"long", id="long", handler=kind)
+    live_queue.add_many([b"short"] * 50, handler=kind)
+    with worker:
+        gate.wait()
+        wait_until(lambda: live_queue.counts().leased == 1, "the rest to be given back")
+        gate.open.set()
+        wait_until(lambda: is_done(live_queue), "all")
+    assert attempts == [(0, 0)] * 101

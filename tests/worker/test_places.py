@@ -1,0 +1,239 @@
+"""Who gets a place: by weight, by strict order, and never more than there are."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.worker.places import Places, Share
+
+
+class Roused:
+    """Counts how often each share was roused."""
+
+    def __init__(self) -> None:
+        self.times: Counter[str] = Counter()
+
+    def join(self, places: Places, name: str, weight: int = 1) -> Share:
+        return places.join(weight, lambda: self.times.update([name]))
+
+
+def shares(places: Places, *weights: int) -> list[Share]:
+    return [places.join(weight, lambda: None) for weight in weights]
+
+
+def test_the_only_one_who_is_hungry_gets_all() -> None:
+    places = Places(10, strict=False)
+    first, second = shares(places, 1, 5)
+    first.hunger()
+    assert (first.take(), second.take(), places.free) == (10, 0, 0)
+
+
+def test_what_is_given_is_taken_once() -> None:
+    places = Places(3, strict=False)
+    [share] = shares(places, 1)
+    share.hunger()
+    assert share.take() == 3
+    assert share.take() == 0
+    share.free(2)
+    assert share.take() == 2
+
+
+def test_nobody_gets_anything_while_nobody_is_hungry() -> None:
+    places = Places(3, strict=False)
+    one, other = shares(places, 1, 1)
+    places.add(2)
+    assert (one.take(), other.take(), places.free) == (0, 0, 5)
+
+
+def test_those_who_are_hungry_share_by_their_weights() -> None:
+    places = Places(0, strict=False)
+    three = shares(places, 1, 2, 7)
+    for share in three:
+        share.hunger()
+    places.add(100)
+    assert [share.take() for share in three] == [10, 20, 70]
+
+
+def test_turns_are_spread_evenly_also_one_by_one() -> None:
+    places = Places(0, strict=False)
+    a, b = shares(places, 3, 1)
+    a.hunger()
+    b.hunger()
+    order = ""
+    for _ in range(12):
+        places.add(1)
+        order += "a" * a.take() + "b" * b.take()
+    assert sorted(order) == sorted("a" * 9 + "b" * 3)
+    assert "bb" not in order
+    assert "aaaa" not in order
+
+
+def test_who_had_enough_leaves_the_rest_to_others() -> None:
+    places = Places(8, strict=False)
+    a, b = shares(places, 1, 1)
+    a.hunger()
+    assert a.take() == 8
+    b.hunger()
+    a.had_enough()
+    a.free(5)
+    assert (a.take(), b.take()) == (0, 5)
+
+
+def test_in_strict_order_the_first_who_is_hungry_gets_all() -> None:
+    places = Places(0, strict=True)
+    a, b, c = shares(places, 1, 100, 1)
+    b.hunger()
+    c.hunger()
+    places.add(4)
+    assert (a.take(), b.take(), c.take()) == (0, 4, 0)
+    a.hunger()
+    places.add(2)
+    assert (a.take(), b.take(), c.take()) == (2, 0, 0)
+    a.had_enough()
+    b.had_enough()
+    places.add(3)
+    assert (a.take(), b.take(), c.take()) == (0, 0, 3)
+
+
+def test_more_places_are_given_out_and_fewer_vanish_as_they_become_free() -> None:
+    places = Places(4, strict=False)
+    [share] = shares(places, 1)
+    share.hunger()
+    assert share.take() == 4
+    places.resize(6)
+    assert share.take() == 2
+    places.resize(3)
+    share.free(3)
+    assert share.take() == 0
+    share.free(2)
+    assert share.take() == 2
+    places.resize(3)
+    assert share.take() == 0
+
+
+def test_who_leaves_gives_back_what_was_not_taken() -> None:
+    places = Places(0, strict=False)
+    a, b = shares(places, 1, 1)
+    a.hunger()
+    b.hunger()
+    places.add(6)
+    a.leave()
+    assert b.take() == 6
+    places.add(2)
+    assert (a.take(), b.take()) == (0, 2)
+    a.leave()
+    a.hunger()
+    places.add(2)
+    assert (a.take(), b.take()) == (0, 2)
+
+
+def test_who_comes_later_has_a_share_too() -> None:
+    places = Places(4, strict=False)
+    [a] = shares(places, 1)
+    a.hunger()
+    assert a.take() == 4
+    b = places.join(1, lambda: None)
+    b.hunger()
+    a.free(4)
+    assert (a.take(), b.take()) == (2, 2)
+
+
+def test_who_rests_gives_back_what_was_not_taken() -> None:
+    places = Places(0, strict=False)
+    a, b = shares(places, 1, 1)
+    a.hunger()
+    b.hunger()
+    places.add(6)
+    a.rest()
+    assert (a.take(), b.take()) == (0, 6)
+    places.add(1)
+    assert (a.take(), b.take()) == (0, 1)
+    a.hunger()
+    places.add(2)
+    assert (a.take(), b.take()) == (1, 1)
+
+
+def test_the_places_of_one_who_is_not_answered_are_lent_to_others() -> None:
+    places = Places(4, strict=False)
+    a, b = shares(places, 1, 1)
+    a.hunger()
+    with a.asking_for(a.take()):
+        b.hunger()
+        places.lend()
+        assert b.take() == 0
+        a.asking_since -= 2
+        places.lend()
+        assert b.take() == 4
+        places.lend()
+        assert (a.take(), b.take()) == (0, 0)
+    a.free(3)
+    assert (a.take(), b.take(), places.free) == (0, 0, 0)
+    b.free(4)
+    a.free(1)
+    assert (a.take(), b.take(), places.free) == (0, 4, 0)
+
+
+def test_the_places_of_one_who_was_answered_are_not_lent() -> None:
+    places = Places(4, strict=False)
+    a, b = shares(places, 1, 1)
+    a.hunger()
+    with a.asking_for(a.take()):
+        a.asking_since -= 2
+    b.hunger()
+    places.lend()
+    assert b.take() == 0
+
+
+def test_those_who_got_something_are_roused_and_nobody_else() -> None:
+    places, roused = Places(2, strict=False), Roused()
+    a, b = roused.join(places, "a"), roused.join(places, "b")
+    assert roused.times == {}
+    a.hunger()
+    assert roused.times == {"a": 1}
+    b.hunger()
+    assert roused.times == {"a": 1}
+    a.take()
+    a.had_enough()
+    a.free(2)
+    assert roused.times == {"a": 1, "b": 1}
+    assert b.take() == 2
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.booleans(),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.lists(st.tuples(st.sampled_from("hetfrl"), st.integers(0, 3), st.integers(0, 12))),
+)
+def test_there_are_never_more_places_taken_than_there_are(
+    strict: bool, weights: list[int], steps: list[tuple[str, int, int]]
+) -> None:
+    total = most = 10
+    places = Places(total, strict=strict)
+    joined = [places.join(weight, lambda: None) for weight in weights]
+    taken = [0] * len(joined)
+    for step, who, number in steps:
+        at = who % len(joined)
+        match step:
+            case "h":
+                joined[at].hunger()
+            case "e":
+                joined[at].had_enough()
+            case "t":
+                taken[at] += joined[at].take()
+            case "f":
+                freed = min(number, taken[at])
+                taken[at] -= freed
+                joined[at].free(freed)
+            case "r":
+                total = number
+                places.resize(total)
+                most = max(total, sum(taken) + sum(share.given for share in joined))
+            case "l":
+                joined[at].leave()
+        given_out = sum(taken) + sum(share.given for share in joined)
+        assert given_out + places.free == total
+        assert given_out <= most

@@ -1,0 +1,259 @@
+"""One worker, several queues: by weight, in strict order, dropped and taken up while it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from engine_support import own_server
+from holdfast import Queue, RunningJob, Worker
+from support import DEADLINE, wait_until
+from worker.support import (
+    Gate,
+    Heard,
+    at_work,
+    control_of,
+    is_done,
+    shown,
+    work_off,
+    worker_of,
+    working,
+)
+
+
+@pytest.fixture
+def queues(live_queue: Queue) -> Iterator[list[Queue]]:
+    """Three queues of one server."""
+    others = [Queue(f"{live_queue.name}{n}", live_queue.server) for n in (2, 3)]
+    yield [live_queue, *others]
+    for other in others:
+        assert other.audit() == []
+        other.delete()
+
+
+def test_all_queues_are_worked_on(queues: list[Queue]) -> None:
+    seen: Counter[str] = Counter()
+    for queue in queues:
+        queue.add_many([b""] * 30)
+    assert work_off(queues, lambda job: seen.update([job.queue]))
+    assert seen == {queue.name: 30 for queue in queues}
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_while_all_have_work_their_runs_follow_their_weights(
+    queues: list[Queue], concurrency: int
+) -> None:
+    order: list[str] = []
+    weights = dict(zip(queues, (1, 2, 5), strict=True))
+    for queue in queues:
+        queue.add_many([b""] * 200)
+    assert work_off(weights, lambda job: order.append(job.queue), concurrency=concurrency, ahead=0)
+    runs = Counter(order[40:200])
+    assert [round(runs[queue.name] / 20) for queue in queues] == [1, 2, 5]
+
+
+def test_a_queue_that_has_nothing_leaves_its_turns_to_the_others(queues: list[Queue]) -> None:
+    first, second, _ = queues
+    seen: list[str] = []
+    second.add_many([b""] * 50)
+    weights = dict(zip(queues, (100, 1, 100), strict=True))
+    assert work_off(weights, lambda job: seen.append(job.queue), concurrency=1, ahead=0)
+    assert seen == [second.name] * 50
+    assert is_done(first)
+
+
+def test_in_strict_order_a_queue_waits_for_those_before_it(queues: list[Queue]) -> None:
+    order: list[int] = []
+    names = [queue.name for queue in queues]
+    for queue in queues:
+        queue.add_many([b""] * 30)
+    assert work_off(
+        queues,
+        lambda job: order.append(names.index(job.queue)),
+        strict=True,
+        concurrency=1,
+        ahead=0,
+    )
+    # At the very beginning the first has not said yet that it has work.
+    assert order[5:] == sorted(order[5:])
+
+
+def test_what_comes_in_goes_first_in_strict_order(queues: list[Queue], gate: Gate) -> None:
+    urgent, bulk, _ = queues
+    order: list[str] = []
+
+    def handle(job: RunningJob) -> None:
+        order.append(job.id)
+        if job.id == "first":
+            gate(job)
+
+    bulk.add(b"", id="first")
+    for id in ("second", "third"):
+        bulk.add(b"", id=id)
+    with working([urgent, bulk], handle, strict=True, concurrency=1, ahead=0) as worker:
+        gate.wait()
+        urgent.add(b"", id="urgent")
+        share = control_of(worker, urgent.name)._share
+        wait_until(lambda: share.hungry, "it to be heard")
+        gate.open.set()
+        wait_until(lambda: is_done(urgent) and is_done(bulk), "all")
+    assert order == ["first", "urgent", "second", "third"]
+
+
+# ------------------------------------------------------------- drop and take up
+
+
+def test_a_queue_that_is_dropped_is_left_alone(queues: list[Queue]) -> None:
+    kept, dropped, _ = queues
+    heard = Heard()
+    with working([kept, dropped], lambda job: None, hooks=[heard]) as worker:
+        dropped.add(b"", id="before")
+        heard.wait_for("done", "before")
+        worker.drop(dropped.name)
+        dropped.add(b"", id="after")
+        kept.add(b"", id="kept")
+        heard.wait_for("done", "kept")
+        assert worker.stop()
+    assert shown(dropped, "after").state == "ready"
+    assert not any(info.alive for info in dropped.workers())
+
+
+def test_what_runs_is_finished_before_its_queue_is_dropped(queues: list[Queue], gate: Gate) -> None:
+    heard = Heard()
+    queues[1].add(b"", id="a")
+    with working(queues, gate, hooks=[heard]) as worker:
+        gate.wait()
+        dropping = threading.Thread(target=worker.drop, args=[queues[1].name])
+        dropping.start()
+        wait_until(lambda: queues[1].name not in repr(worker), "it to be dropped")
+        assert dropping.is_alive()
+        gate.open.set()
+        dropping.join(DEADLINE)
+        assert not dropping.is_alive()
+    assert heard.of() == ["started", "done"]
+
+
+def test_what_runs_for_longer_than_the_grace_is_given_back(queues: list[Queue], gate: Gate) -> None:
+    dropped, kept, _ = queues
+    heard = Heard()
+    dropped.add(b"", id="a")
+    with working([dropped, kept], gate, concurrency=2, hooks=[heard]) as worker:
+        gate.wait()
+        worker.drop(dropped.name, grace=0)
+        job = shown(dropped)
+        assert (job.state, job.failures, job.lapses) == ("ready", 0, 0)
+        assert gate.jobs[0].cancelled
+        kept.add(b"", id="b")
+        gate.wait(2)
+        gate.open.set()
+        heard.wait_for("done", "b")
+    assert heard.of("a") == ["started", "released"]
+
+
+def test_dropping_one_queue_does_not_take_work_from_another(
+    queues: list[Queue], gate: Gate
+) -> None:
+    """What has not begun of the others stays where it is."""
+    dropped, kept, _ = queues
+    seen: list[str] = []
+
+    def handle(job: RunningJob) -> None:
+        if job.data == b"long":
+            gate(job)
+        seen.append(job.id)
+
+    kept.add_many([b""] * 100)
+    dropped.add(b"long", id="long")
+    with working([kept, dropped], handle, concurrency=1, ahead=5) as worker:
+        gate.wait()
+        worker.drop(dropped.name, grace=0)
+        gate.open.set()
+        wait_until(lambda: is_done(kept), "the others")
+    assert len(seen) - seen.count("long") == 100
+
+
+def test_a_queue_can_be_taken_up_while_the_worker_runs(queues: list[Queue]) -> None:
+    heard = Heard()
+    queues[1].add(b"", id="a")
+    with working(queues[0], lambda job: None, hooks=[heard]) as worker:
+        worker.take_up(queues[1], weight=3)
+        heard.wait_for("done")
+        queues[0].add(b"", id="b")
+        heard.wait_for("done", "b")
+        worker.drop(queues[1].name)
+        worker.take_up(queues[1])
+        queues[1].add(b"", id="c")
+        heard.wait_for("done", "c")
+
+
+def test_a_queue_can_be_dropped_and_taken_up_before_the_worker_runs(queues: list[Queue]) -> None:
+    seen: list[str] = []
+    worker = worker_of(queues[:2], lambda job: seen.append(job.queue))
+    worker.drop(queues[0].name)
+    worker.take_up(queues[2])
+    for queue in queues:
+        queue.add(b"")
+    assert worker.run(until_empty=True)
+    assert sorted(seen) == sorted(queue.name for queue in queues[1:])
+
+
+def test_a_queue_that_is_taken_up_is_worked_off_too(queues: list[Queue], gate: Gate) -> None:
+    worker = worker_of(queues[0], gate)
+    queues[0].add(b"")
+    queues[1].add(b"")
+    ended: list[bool] = []
+    running = threading.Thread(target=lambda: ended.append(worker.run(until_empty=True)))
+    running.start()
+    gate.wait()
+    worker.take_up(queues[1])
+    gate.wait(2)
+    gate.open.set()
+    running.join(DEADLINE)
+    assert ended == [True]
+
+
+# ------------------------------------------------------------- a server that is lost
+
+
+def test_a_queue_on_a_server_that_is_down_does_not_stop_the_others(live_queue: Queue) -> None:
+    heard = Heard()
+    with own_server() as server, Queue("q", server.url) as lost:
+        server.kill()
+        worker = worker_of([lost, live_queue], lambda job: None, concurrency=1, hooks=[heard])
+        with at_work(worker):
+            for n in range(20):
+                live_queue.add(b"", id=str(n))
+                heard.wait_for("done", str(n))
+            server.start()
+            lost.add(b"", id="a")
+            heard.wait_for("done")
+        assert lost.audit() == []
+
+
+def test_a_server_that_goes_down_does_not_stop_the_others(live_queue: Queue) -> None:
+    heard = Heard()
+    with own_server() as server, Queue("q", server.url) as lost:
+        with working([lost, live_queue], lambda job: None, concurrency=2, hooks=[heard]):
+            lost.add(b"", id="a")
+            heard.wait_for("done")
+            server.kill()
+            for n in range(20):
+                live_queue.add(b"", id=str(n))
+                heard.wait_for("done", str(n))
+            server.start()
+            lost.add(b"", id="b")
+            heard.wait_for("done", "b")
+        assert lost.audit() == []
+
+
+def test_a_worker_may_be_left_without_any_queue(live_queue: Queue) -> None:
+    worker = Worker(live_queue)
+    worker.handler(lambda job: None)
+    with worker:
+        worker.drop(live_queue.name)
+        live_queue.add(b"", id="a")
+        worker.take_up(live_queue)
+        wait_until(lambda: is_done(live_queue), "it to be done")

@@ -1,0 +1,386 @@
+"""Starting and stopping: what has begun is finished or given back, and costs nobody anything."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from engine_support import own_server
+from holdfast import (
+    AsyncRunningJob,
+    InvalidArgument,
+    NewJob,
+    Queue,
+    RunningJob,
+    ServerRefused,
+    Worker,
+    WrongState,
+)
+from support import DEADLINE, command_on, wait_until, with_login
+from worker.support import (
+    KINDS,
+    Gate,
+    Heard,
+    Kind,
+    as_handler,
+    at_work,
+    both_kinds,
+    is_done,
+    shown,
+    worker_of,
+    working,
+)
+
+
+@contextmanager
+def in_a_thread(ask: Callable[[], object]) -> Iterator[list[object]]:
+    """Do something beside the block; what it answers is there when the block is over."""
+    answers: list[object] = []
+    thread = threading.Thread(target=lambda: answers.append(ask()))
+    thread.start()
+    yield answers
+    thread.join(DEADLINE)
+    assert not thread.is_alive()
+
+
+def is_stopping(worker: Worker) -> bool:
+    return all(control._leave_at is not None for control in worker._controls.values())
+
+
+# ----------------------------------------------------------------------- drain
+
+
+@both_kinds
+def test_what_has_begun_is_finished(live_queue: Queue, gate: Gate, kind: Kind) -> None:
+    heard = Heard()
+    live_queue.add_many(NewJob(b"", id=id) for id in "abcd")
+
+    async def wait(job: AsyncRunningJob) -> None:
+        gate.jobs.append(job)
+        while not gate.open.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    handler = gate if kind == "plain" else wait
+    worker = worker_of(live_queue, handler, concurrency=2, hooks=[heard])
+    worker.start()
+    gate.wait(2)
+    with in_a_thread(worker.stop) as stopped:
+        wait_until(lambda: is_stopping(worker), "it to stop")
+        gate.open.set()
+    assert stopped == [True]
+    assert heard.ids("done") == ["a", "b"]
+    assert [(job.id, job.failures, job.lapses) for job in live_queue.peek(9)] == [
+        ("c", 0, 0),
+        ("d", 0, 0),
+    ]
+
+
+@both_kinds
+def test_what_has_not_begun_is_given_back_at_no_cost_and_at_its_rank(
+    live_queue: Queue, gate: Gate, kind: Kind
+) -> None:
+    def handle(job: RunningJob) -> None:
+        if job.data == b"long":
+            gate(job)
+
+    live_queue.add_many([b""] * 50)
+    live_queue.add(b"long", id="long")
+    live_queue.add_many([b""] * 50)
+    last = [job.id for job in live_queue.peek(1000)][51:]
+    worker = worker_of(live_queue, as_handler(kind, handle), concurrency=1, ahead=5)
+    worker.start()
+    gate.wait()
+    with in_a_thread(worker.stop) as stopped:
+        wait_until(lambda: live_queue.counts().leased == 1, "the rest to be given back")
+        gate.open.set()
+    assert stopped == [True]
+    left = live_queue.peek(1000)
+    assert [job.id for job in left] == last
+    assert {(job.failures, job.lapses) for job in left} <= {(0, 0)}
+
+
+@pytest.mark.parametrize("requeue", ["rank", "back"])
+def test_what_is_given_back_goes_where_the_queue_says(
+    live_queue: Queue, gate: Gate, requeue: str
+) -> None:
+    queue = Queue(live_queue.name, live_queue.server, requeue=requeue)  # type: ignore[arg-type]
+    for id in "ab":
+        queue.add(b"", id=id)
+    worker = worker_of(queue, gate, concurrency=1, ahead=0)
+    worker.start()
+    gate.wait()
+    assert not worker.stop(0)
+    assert [job.id for job in queue.peek(2)] == (["a", "b"] if requeue == "rank" else ["b", "a"])
+
+
+@both_kinds
+def test_what_runs_for_longer_than_the_grace_is_given_back(
+    live_queue: Queue, gate: Gate, kind: Kind
+) -> None:
+    """A thread stays behind, and what it says then counts no more. A coroutine is ended."""
+    heard = Heard()
+    ended = threading.Event()
+
+    def block(job: RunningJob) -> None:
+        gate(job)
+        ended.set()
+
+    async def sleep(job: AsyncRunningJob) -> None:
+        gate.jobs.append(job)
+        try:
+            await asyncio.sleep(2 * DEADLINE)
+        finally:
+            ended.set()
+
+    live_queue.add(b"", id="a")
+    worker = worker_of(live_queue, block if kind == "plain" else sleep, grace=0.01, hooks=[heard])
+    worker.start()
+    gate.wait()
+    clean = worker.stop()
+    assert clean is (kind == "coroutine")
+    job = shown(live_queue)
+    assert (job.state, job.failures, job.lapses, job.error) == ("ready", 0, 0, None)
+    assert gate.jobs[0].cancelled
+    gate.open.set()
+    assert ended.wait(DEADLINE)
+    assert shown(live_queue).state == "ready"
+    assert heard.of() == ["started", "released"]
+
+
+def test_more_than_a_thousand_jobs_are_given_back(live_queue: Queue) -> None:
+    running: list[str] = []
+
+    async def handle(job: AsyncRunningJob) -> None:
+        running.append(job.id)
+        await asyncio.sleep(2 * DEADLINE)
+
+    live_queue.add_many([b""] * 2500)
+    worker = worker_of(live_queue, handle, concurrency=2500, grace=0)
+    worker.start()
+    wait_until(lambda: len(running) == 2500, "all to run")
+    worker.stop()
+    counts = live_queue.counts()
+    assert (counts.ready, counts.leased, counts.failed) == (2500, 0, 0)
+
+
+def test_a_handler_that_ends_just_when_its_worker_leaves_is_settled_once(
+    live_queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        heard = Heard()
+        live_queue.add(b"", id="a")
+        worker = worker_of(live_queue, lambda job: wait_until(lambda: job.cancelled), hooks=[heard])
+        worker.start()
+        heard.wait_for("started")
+        worker.stop(0)
+        live_queue.cancel("a")
+        assert heard.of() in (["started", "released"], ["started", "done"])
+    assert "unexpected" not in caplog.text
+
+
+# --------------------------------------------------------------- again and again
+
+
+def test_a_second_stop_hurries_the_first(live_queue: Queue, gate: Gate) -> None:
+    live_queue.add(b"", id="a")
+    worker = worker_of(live_queue, gate)
+    worker.start()
+    gate.wait()
+    with in_a_thread(worker.stop) as stopped:
+        wait_until(lambda: is_stopping(worker), "it to stop")
+        worker.stop(0)
+    assert stopped == [False]
+    assert shown(live_queue).state == "ready"
+
+
+def test_a_second_stop_with_more_grace_does_not_hold_up_the_first(
+    live_queue: Queue, gate: Gate
+) -> None:
+    live_queue.add(b"", id="a")
+    worker = worker_of(live_queue, gate)
+    worker.start()
+    gate.wait()
+    with in_a_thread(lambda: worker.stop(0.05)) as stopped:
+        wait_until(lambda: is_stopping(worker), "it to stop")
+        worker.stop(float("inf"))
+    assert stopped == [False]
+
+
+def test_what_does_not_run_can_be_stopped(live_queue: Queue) -> None:
+    worker = worker_of(live_queue, lambda job: None)
+    assert worker.stop()
+    with worker:
+        pass
+    assert worker.stop()
+
+
+def test_what_runs_cannot_be_started(live_queue: Queue) -> None:
+    heard = Heard()
+    with working(live_queue, lambda job: None, hooks=[heard]) as worker:
+        with pytest.raises(WrongState, match="runs already"):
+            worker.start()
+        with pytest.raises(WrongState, match="runs already"):
+            worker.run()
+        live_queue.add(b"", id="a")
+        heard.wait_for("done")
+
+
+@both_kinds
+def test_a_worker_can_be_started_again(live_queue: Queue, kind: Kind) -> None:
+    heard = Heard()
+    worker = worker_of(live_queue, as_handler(kind, lambda job: None), hooks=[heard])
+    for n in range(3):
+        live_queue.add(b"", id=str(n))
+        with worker:
+            heard.wait_for("done", str(n))
+        assert worker.running() == []
+
+
+def test_a_worker_that_was_stopped_leaves_no_threads_behind(live_queue: Queue) -> None:
+    before = threading.active_count()
+    for kind in KINDS:
+        heard = Heard()
+        live_queue.add(b"", id="a")
+        with working(live_queue, as_handler(kind, lambda job: None), hooks=[heard]):
+            heard.wait_for("done")
+    wait_until(lambda: threading.active_count() <= before, "its threads to end")
+
+
+def test_a_block_waits_for_what_has_begun(live_queue: Queue) -> None:
+    heard = Heard()
+    live_queue.add(b"", id="a")
+    with worker_of(live_queue, lambda job: None, hooks=[heard]) as worker:
+        heard.wait_for("started")
+        assert isinstance(worker, Worker)
+    assert heard.of() == ["started", "done"]
+
+
+@both_kinds
+def test_a_handler_may_ask_its_worker_to_stop(live_queue: Queue, kind: Kind) -> None:
+    seen: list[str] = []
+    worker = Worker(live_queue, concurrency=1, ahead=0)
+
+    def handle(job: RunningJob) -> None:
+        seen.append(job.id)
+        if job.id == "b":
+            worker.ask_to_stop()
+
+    worker.handler(as_handler(kind, handle))
+    for id in "abcdef":
+        live_queue.add(b"", id=id)
+    assert worker.run()
+    assert seen[:2] == ["a", "b"]
+    assert len(live_queue) == 6 - len(seen)
+
+
+def test_a_worker_may_run_in_another_thread(live_queue: Queue) -> None:
+    heard = Heard()
+    worker = worker_of(live_queue, lambda job: None, hooks=[heard])
+    live_queue.add(b"", id="a")
+    with in_a_thread(worker.run) as answers:
+        heard.wait_for("done")
+        worker.ask_to_stop()
+    assert answers == [True]
+
+
+# ------------------------------------------------------------------ until empty
+
+
+def test_until_empty_ends_when_nothing_could_run_now(live_queue: Queue) -> None:
+    seen: list[str] = []
+    live_queue.add_many([b""] * 100)
+    live_queue.add(b"", id="later", delay=60)
+    worker = worker_of(live_queue, lambda job: seen.append(job.id))
+    assert worker.run(until_empty=True)
+    assert len(seen) == 100
+    assert shown(live_queue, "later").state == "delayed"
+    assert worker.run(until_empty=True)
+
+
+def test_until_empty_ends_where_the_queue_is_paused(live_queue: Queue) -> None:
+    live_queue.add(b"", id="a")
+    live_queue.pause()
+    assert worker_of(live_queue, lambda job: None).run(until_empty=True)
+    live_queue.resume()
+    assert shown(live_queue).state == "ready"
+
+
+def test_until_empty_waits_for_what_runs(live_queue: Queue, gate: Gate) -> None:
+    live_queue.add(b"", id="a")
+    worker = worker_of(live_queue, gate)
+    with in_a_thread(lambda: worker.run(until_empty=True)) as answers:
+        gate.wait()
+        live_queue.add(b"", id="b")
+        gate.wait(2)
+        assert answers == []
+        gate.open.set()
+    assert answers == [True]
+    assert is_done(live_queue)
+
+
+def test_until_empty_waits_for_a_server_that_is_lost() -> None:
+    with own_server() as server, Queue("q", server.url) as queue:
+        heard = Heard()
+        server.kill()
+        worker = worker_of(queue, lambda job: None, hooks=[heard])
+        with in_a_thread(lambda: worker.run(until_empty=True)) as answers:
+            wait_until(lambda: worker._controls, "it to begin")
+            server.start()
+        assert answers == [True]
+
+
+# ----------------------------------------------------------- a server that is lost
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who stops a worker does not wait long for a server that is lost."""
+    monkeypatch.setattr("holdfast.worker.control.LEAVE_WITHIN_SECONDS", 0.2)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_worker_can_be_stopped_while_its_server_is_down() -> None:
+    with own_server() as server, Queue("q", server.url) as queue:
+        gate = Gate()
+        queue.add(b"", id="a")
+        worker = worker_of(queue, gate)
+        worker.start()
+        gate.wait()
+        server.kill()
+        assert not worker.stop(0)
+        gate.open.set()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_idle_worker_that_is_stopped_while_its_server_is_down_has_left_nothing() -> None:
+    with own_server() as server, Queue("q", server.url) as queue:
+        worker = worker_of(queue, lambda job: None)
+        worker.start()
+        server.kill()
+        assert worker.stop(0)
+
+
+def test_a_server_that_refuses_is_told_at_the_start_and_can_be_tried_again() -> None:
+    with own_server() as server, server.client() as client:
+        command_on(client, "ACL", "SETUSER", "somebody", "on", ">secret", "~*", "-@all")
+        queue = Queue("q", with_login(server.url, "somebody:secret"))
+        worker = worker_of(queue, lambda job: None)
+        for _ in range(2):
+            with pytest.raises(ServerRefused):
+                worker.start()
+        command_on(client, "ACL", "SETUSER", "somebody", "+@all", "&*")
+        with at_work(worker):
+            queue.add(b"")
+            wait_until(lambda: is_done(queue), "it to be done")
+        queue.close()
+
+
+def test_a_worker_without_a_handler_does_not_start(live_queue: Queue) -> None:
+    with pytest.raises(InvalidArgument, match="no handler"):
+        Worker(live_queue).start()
+    with pytest.raises(InvalidArgument, match="no handler"):
+        Worker(live_queue).run()
