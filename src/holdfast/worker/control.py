@@ -159,6 +159,14 @@ class Control:
         """Take a run that is over from its executor."""
         self._finished.append(work)
         self._waiter.rouse()
+        if self._over.is_set():
+            self._free_late()
+
+    def _free_late(self) -> None:
+        """Let the other queues have the places of what ended after this one was left."""
+        with suppress(IndexError):
+            while True:
+                self._share.free(len(self._finished.popleft().jobs))
 
     def returned(self, work: Run) -> None:
         """Take a run that will not begin, to give it back."""
@@ -204,6 +212,7 @@ class Control:
                 with suppress(HoldfastError):
                     self.queue.register(alive_for=0.001, **fitting(self._shared.about))
             self._over.set()
+            self._free_late()
 
     def _step(self) -> None:
         self._collect()
