@@ -153,10 +153,11 @@ def test_what_runs_for_longer_than_the_grace_is_given_back(queues: list[Queue], 
     assert heard.of("a") == ["started", "released"]
 
 
-def test_dropping_one_queue_does_not_take_work_from_another(
-    queues: list[Queue], gate: Gate
+@pytest.mark.parametrize("ahead", [0, 5])
+def test_dropping_one_queue_takes_nothing_from_another(
+    queues: list[Queue], gate: Gate, ahead: float
 ) -> None:
-    """What has not begun of the others stays where it is."""
+    """Neither what has not begun yet, nor the place of a handler that goes on for a while."""
     dropped, kept, _ = queues
     seen: list[str] = []
 
@@ -165,10 +166,10 @@ def test_dropping_one_queue_does_not_take_work_from_another(
             gate(job)
         seen.append(job.id)
 
-    kept.add_many([b""] * 100)
     dropped.add(b"long", id="long")
-    with working([kept, dropped], handle, concurrency=1, ahead=5) as worker:
+    with working([dropped, kept], handle, concurrency=1, ahead=ahead) as worker:
         gate.wait()
+        kept.add_many([b""] * 100)
         worker.drop(dropped.name, grace=0)
         gate.open.set()
         wait_until(lambda: is_done(kept), "the others")
