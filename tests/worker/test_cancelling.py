@@ -77,7 +77,7 @@ def test_a_plain_handler_is_told_that_its_lease_is_lost(live_queue: Queue, heard
             until_cancelled(job)
 
     live_queue.add(b"", id="a")
-    with working(live_queue, handle, lease=1, concurrency=2, hooks=[heard]):
+    with working(live_queue, handle, lease=NEVER, concurrency=2, hooks=[heard]):
         heard.wait_for("started")
         [worker] = live_queue.workers()
         assert live_queue.fail_worker(worker) == 1
@@ -158,7 +158,7 @@ def test_a_coroutine_is_ended_when_its_lease_is_lost(live_queue: Queue, heard: H
             ended.set()
 
     live_queue.add(b"", id="a")
-    with working(live_queue, handle, lease=1, hooks=[heard]):
+    with working(live_queue, handle, lease=NEVER, hooks=[heard]):
         heard.wait_for("started")
         live_queue.fail_worker(live_queue.workers()[0])
         assert ended.wait(DEADLINE)

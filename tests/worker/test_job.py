@@ -20,7 +20,7 @@ from holdfast import (
     RunningJob,
     Worker,
 )
-from support import wait_until
+from support import command_on, wait_until
 from worker.support import (
     Gate,
     Heard,
@@ -247,7 +247,11 @@ def test_while_a_server_has_no_room_for_follow_ups_all_else_goes_on() -> None:
             wait_until(lambda: len(heard.ids("done")) == 50, "all that need no room")
             held_until = shown(queue, "long").at
             assert held_until is not None
-            wait_until(lambda: (shown(queue, "long").at or 0) > held_until, "its lease to go on")
+            wait_until(
+                lambda: (shown(queue, "long").at or 0) > held_until + 1, "its lease to go on"
+            )
+            refused = command_on(client, "INFO", "errorstats")["errorstat_OOM"]["count"]
+            assert 1 <= refused < 100, "it asks without a pause"
             assert shown(queue, "a").state == "leased"
             gate.open.set()
             client.config_set("maxmemory", 0)

@@ -153,26 +153,41 @@ def test_what_runs_for_longer_than_the_grace_is_given_back(queues: list[Queue], 
     assert heard.of("a") == ["started", "released"]
 
 
-def test_dropping_one_queue_does_not_take_work_from_another(
+def test_a_handler_that_outlives_its_queue_does_not_keep_its_place(
     queues: list[Queue], gate: Gate
 ) -> None:
-    """What has not begun of the others stays where it is."""
     dropped, kept, _ = queues
-    seen: list[str] = []
+    dropped.add(b"", id="a")
+    with working([dropped, kept], gate, concurrency=1, ahead=0) as worker:
+        gate.wait()
+        worker.drop(dropped.name, grace=0)
+        kept.add(b"", id="b")
+        gate.open.set()
+        wait_until(lambda: is_done(kept), "the other")
+
+
+def test_what_has_not_begun_of_another_queue_is_not_given_back(
+    queues: list[Queue], gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.control.HOARD_SECONDS", 2 * DEADLINE)
+    dropped, kept, _ = queues
+    heard = Heard()
 
     def handle(job: RunningJob) -> None:
-        if job.data == b"long":
+        if job.id == "long":
             gate(job)
-        seen.append(job.id)
 
-    kept.add_many([b""] * 100)
-    dropped.add(b"long", id="long")
-    with working([kept, dropped], handle, concurrency=1, ahead=5) as worker:
+    with working([dropped, kept], handle, concurrency=1, ahead=5, hooks=[heard]) as worker:
+        kept.add(b"", id="short")
+        heard.wait_for("done", "short")
+        dropped.add(b"", id="long")
         gate.wait()
+        kept.add_many([b""] * 20)
+        wait_until(lambda: kept.counts().leased == 20, "them to wait for the thread")
         worker.drop(dropped.name, grace=0)
         gate.open.set()
         wait_until(lambda: is_done(kept), "the others")
-    assert len(seen) - seen.count("long") == 100
+    assert heard.ids("released") == ["long"]
 
 
 def test_a_queue_can_be_taken_up_while_the_worker_runs(queues: list[Queue]) -> None:
@@ -244,6 +259,27 @@ def test_a_server_that_goes_down_does_not_stop_the_others(live_queue: Queue) -> 
                 live_queue.add(b"", id=str(n))
                 heard.wait_for("done", str(n))
             server.start()
+            lost.add(b"", id="b")
+            heard.wait_for("done", "b")
+        assert lost.audit() == []
+
+
+@pytest.mark.parametrize("patience", [0.05, 2 * DEADLINE])
+def test_a_queue_that_is_not_answered_holds_no_places(live_queue: Queue, patience: float) -> None:
+    """However long it goes on asking."""
+    heard = Heard()
+    with own_server() as server, Queue("q", server.url) as lost:
+        with working([lost, live_queue], lambda job: None, concurrency=1, hooks=[heard]) as worker:
+            lost.add(b"", id="a")
+            heard.wait_for("done")
+            control = control_of(worker, lost.name)
+            control.queue.server._patience = patience
+            server.freeze()
+            wait_until(lambda: control._share.asking, "it to ask for work")
+            for n in range(5):
+                live_queue.add(b"", id=str(n))
+                heard.wait_for("done", str(n))
+            server.thaw()
             lost.add(b"", id="b")
             heard.wait_for("done", "b")
         assert lost.audit() == []
