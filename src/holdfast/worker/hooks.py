@@ -37,7 +37,7 @@ class Hooks:
         """Somebody cancelled the job, and its handler is told."""
 
     def lost(self, job: RunningJob) -> None:
-        """The lease is over: the job was taken back, and how this run ends does not count."""
+        """The lease is over: how this run ends counts only if nobody else was given the job."""
 
     def unknown(self, job: RunningJob) -> None:
         """No handler of this name is here: the job is given back, for a worker that has it."""
