@@ -117,9 +117,10 @@ def test_a_handler_knows_by_its_own_clock_that_its_lease_is_over(heard: Heard) -
         over = threading.Event()
 
         def handle(job: RunningJob) -> None:
-            until_cancelled(job)
-            assert job.told == ""
-            over.set()
+            if not over.is_set():
+                until_cancelled(job)
+                assert job.told == ""
+                over.set()
 
         worker = worker_of(queue, handle, lease=1, hooks=[heard])
         with at_work(worker):

@@ -31,7 +31,7 @@ MODULE = """
         print("worker", job.id, job.data.decode(), flush=True)
 
     def function(job):
-        print("function", job.queue, job.id, flush=True)
+        os.write(1, f"function {job.queue} {job.id}\\n".encode())  # Whole lines, from threads.
 
     async def coroutine(job):
         print("coroutine", job.queue, job.id, flush=True)
@@ -106,20 +106,20 @@ def test_a_worker_of_a_module_is_run(place: Path, queue: Queue, test_server: Tes
 def test_a_function_is_run_for_the_queues_that_are_said(
     place: Path, queue: Queue, test_server: TestServer, name: str
 ) -> None:
-    other = Queue("q other", test_server.queue_url)
-    queue.add(b"", id="a")
-    other.add(b"", id="b")
-    options = ["--url", test_server.queue_url, "--concurrency", "2", "--strict", "--lease", "5"]
-    code, out, _ = ran(
-        place,
-        test_server,
-        *("work", "-q", queue.name, "--queue", other.name, *options, "--until-empty"),
-        f"jobs:{name}",
-    )
-    kind = "coroutine" if name == "coroutine" else "function"
-    assert (code, sorted(out.splitlines())) == (0, [f"{kind} q command a", f"{kind} q other b"])
-    other.delete()
-    other.close()
+    with Queue("q other", test_server.queue_url) as other:
+        queue.add(b"", id="a")
+        other.add(b"", id="b")
+        options = ["--url", test_server.queue_url, "--concurrency", "2", "--strict", "--lease", "5"]
+        code, out, _ = ran(
+            place,
+            test_server,
+            *("work", "-q", queue.name, "--queue", other.name, *options, "--until-empty"),
+            f"jobs:{name}",
+        )
+        kind = "coroutine" if name == "coroutine" else "function"
+        expected = [f"{kind} q command a", f"{kind} q other b"]
+        assert (code, sorted(out.splitlines())) == (0, expected)
+        other.delete()
 
 
 def test_a_job_that_fails_is_no_error_of_the_worker(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from support import DEADLINE, wait_until
 from worker.support import (
     Gate,
     Heard,
+    Queues,
     at_work,
     control_of,
     is_done,
@@ -42,17 +44,35 @@ def test_all_queues_are_worked_on(queues: list[Queue]) -> None:
     assert seen == {queue.name: 30 for queue in queues}
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_while_all_have_work_their_runs_follow_their_weights(
-    queues: list[Queue], concurrency: int
-) -> None:
+def order_of_runs(queues: Queues, jobs: int, **options: Any) -> list[str]:
+    """Let each have so many jobs when the first begins, and return whose they were."""
     order: list[str] = []
-    weights = dict(zip(queues, (1, 2, 5), strict=True))
-    for queue in queues:
-        queue.add_many([b""] * 200)
-    assert work_off(weights, lambda job: order.append(job.queue), concurrency=concurrency, ahead=0)
-    runs = Counter(order[40:200])
-    assert [round(runs[queue.name] / 20) for queue in queues] == [1, 2, 5]
+    gate = Gate()
+
+    def handle(job: RunningJob) -> None:
+        if job.id == "first":
+            gate(job)
+        else:
+            order.append(job.queue)
+
+    several: list[Queue] = list(queues)  # type: ignore[arg-type]
+    several[-1].add(b"", id="first")
+    with working(queues, handle, concurrency=1, ahead=0, **options) as worker:
+        gate.wait()
+        for queue in several:
+            queue.add_many([b""] * jobs)
+        shares = [control_of(worker, queue.name)._share for queue in several]
+        wait_until(lambda: all(share.hungry for share in shares), "all to have heard of it")
+        gate.open.set()
+        wait_until(lambda: all(is_done(queue) for queue in several), "all")
+    return order
+
+
+def test_while_all_have_work_their_runs_follow_their_weights(queues: list[Queue]) -> None:
+    order = order_of_runs(dict(zip(queues, (1, 2, 5), strict=True)), 50)
+    runs = Counter(order[:80])
+    for queue, share in zip(queues, (10, 20, 50), strict=True):
+        assert abs(runs[queue.name] - share) <= 2
 
 
 def test_a_queue_that_has_nothing_leaves_its_turns_to_the_others(queues: list[Queue]) -> None:
@@ -66,19 +86,8 @@ def test_a_queue_that_has_nothing_leaves_its_turns_to_the_others(queues: list[Qu
 
 
 def test_in_strict_order_a_queue_waits_for_those_before_it(queues: list[Queue]) -> None:
-    order: list[int] = []
-    names = [queue.name for queue in queues]
-    for queue in queues:
-        queue.add_many([b""] * 30)
-    assert work_off(
-        queues,
-        lambda job: order.append(names.index(job.queue)),
-        strict=True,
-        concurrency=1,
-        ahead=0,
-    )
-    # At the very beginning the first has not said yet that it has work.
-    assert order[5:] == sorted(order[5:])
+    order = order_of_runs(queues, 30, strict=True)
+    assert order == [queue.name for queue in queues for _ in range(30)]
 
 
 def test_what_comes_in_goes_first_in_strict_order(queues: list[Queue], gate: Gate) -> None:
@@ -264,9 +273,11 @@ def test_a_server_that_goes_down_does_not_stop_the_others(live_queue: Queue) -> 
         assert lost.audit() == []
 
 
-@pytest.mark.parametrize("patience", [0.05, 2 * DEADLINE])
-def test_a_queue_that_is_not_answered_holds_no_places(live_queue: Queue, patience: float) -> None:
-    """However long it goes on asking."""
+@pytest.mark.parametrize(("how", "patience"), [("kill", 0.01), ("freeze", 2 * DEADLINE)])
+def test_a_queue_that_is_not_answered_holds_no_places(
+    live_queue: Queue, how: str, patience: float
+) -> None:
+    """Whether it gives up at once, or goes on asking."""
     heard = Heard()
     with own_server() as server, Queue("q", server.url) as lost:
         with working([lost, live_queue], lambda job: None, concurrency=1, hooks=[heard]) as worker:
@@ -274,12 +285,12 @@ def test_a_queue_that_is_not_answered_holds_no_places(live_queue: Queue, patienc
             heard.wait_for("done")
             control = control_of(worker, lost.name)
             control.queue.server._patience = patience
-            server.freeze()
-            wait_until(lambda: control._share.asking, "it to ask for work")
+            server.kill() if how == "kill" else server.freeze()
+            wait_until(lambda: control._trouble or control._share.asking, "it to ask for work")
             for n in range(5):
                 live_queue.add(b"", id=str(n))
                 heard.wait_for("done", str(n))
-            server.thaw()
+            server.start() if how == "kill" else server.thaw()
             lost.add(b"", id="b")
             heard.wait_for("done", "b")
         assert lost.audit() == []

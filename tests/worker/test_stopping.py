@@ -314,7 +314,9 @@ def test_until_empty_ends_when_nothing_could_run_now(live_queue: Queue) -> None:
     assert worker.run(until_empty=True)
     assert len(seen) == 100
     assert shown(live_queue, "later").state == "delayed"
+    live_queue.add(b"", id="again")
     assert worker.run(until_empty=True)
+    assert seen[100:] == ["again"]
 
 
 def test_until_empty_ends_where_the_queue_is_paused(live_queue: Queue) -> None:
