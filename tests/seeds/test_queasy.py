@@ -817,17 +817,25 @@ def test_bug_d7_one_place_is_enough_for_many_queues(
 def test_bug_d8_a_busy_queue_does_not_starve_the_others(live_queue: Queue, server: Server) -> None:
     """There: busy queues came first, and the priorities were the wrong way round."""
     busy, quiet = several(live_queue, server, 2)
-    busy.add_many([b"busy"] * 40)
-    quiet.add_many([NewJob(b"low", priority=10), NewJob(b"high", priority=90)])
     for strict, first, last in ((False, 0, 12), (True, 40, 41)):
         ran: list[bytes] = []
-        worker = Worker([busy, quiet], strict=strict, concurrency=1, ahead=0)
-        worker.handler(lambda job: ran.append(job.data))  # noqa: B023
-        worker.run(until_empty=True)
-        assert len(ran) == 42
-        assert first <= ran.index(b"high") < ran.index(b"low") <= last
         busy.add_many([b"busy"] * 40)
-        quiet.add_many([NewJob(b"low", priority=10), NewJob(b"high", priority=90)])
+        worker = Worker([busy, quiet], strict=strict, concurrency=1, ahead=0)
+
+        def handle(job: RunningJob, worker: Worker = worker, ran: list[bytes] = ran) -> None:
+            if not ran:
+                quiet.add_many([NewJob(b"low", priority=10), NewJob(b"high", priority=90)])
+                wait_until(lambda: all_hungry(worker), "both queues to want a place")
+            ran.append(job.data)
+
+        worker.handler(handle)
+        with worker:
+            wait_until(lambda ran=ran: len(ran) == 42, "all of them")  # type: ignore[misc]
+        assert first <= ran.index(b"high") < ran.index(b"low") <= last
+
+
+def all_hungry(worker: Worker) -> bool:
+    return all(control._share.hungry for control in worker._controls.values())
 
 
 def test_bug_d9_runs_that_are_ended_cost_no_place(live_queue: Queue, hire: Hire) -> None:
