@@ -8,6 +8,7 @@ itself uses, so that nobody profits from a slow yardstick.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import redis
 
@@ -59,7 +60,7 @@ class Floor:
 
 
 class PlainFloor:
-    """The add of the same loop with redis-py's ordinary calls."""
+    """The same loop with redis-py's ordinary calls."""
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url)
@@ -70,3 +71,14 @@ class PlainFloor:
         pipeline.set(id, payload)
         pipeline.lpush(LIST, id)
         pipeline.execute()
+
+    def drain(self, count: int) -> int:
+        """Take up to `count` jobs: pop, then get and delete. Returns how many."""
+        found: Any = self._client.lmpop(1, LIST.decode(), direction="RIGHT", count=count)
+        if not found:
+            return 0
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.mget(found[1])
+        pipeline.delete(*found[1])
+        pipeline.execute()
+        return len(found[1])

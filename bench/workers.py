@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.floor import Floor
+from bench.floor import Floor, PlainFloor
 from bench.measure import BenchServer, bench_server, seconds, steady_cores
 from bench.peers import environments
 from bench.queue import PAYLOAD, Row, show
@@ -104,13 +104,13 @@ class Bench:
         rates = {n: self.rate(contender, n) for n in contender.sweep}
         return max(rates, key=lambda n: rates[n])
 
-    def floor(self) -> float:
-        """Drain by a hundred without any reliability, with Holdfast's own client."""
+    def floor(self, drain: Callable[[int], int]) -> float:
+        """Drain by a hundred without any reliability."""
         self.server.client.flushall()
         floor, jobs = Floor(self.server.url), max(10_000, int(100_000 * self.scale))
         for _ in range(jobs // 1000):
             floor.add_many([PAYLOAD] * 1000)
-        return jobs / seconds(lambda: [*iter(lambda: floor.drain(100), 0)])
+        return jobs / seconds(lambda: [*iter(lambda: drain(100), 0)])
 
     def alternate(self, measures: Sequence[Callable[[], float]]) -> list[list[float]]:
         results: list[list[float]] = [[] for _ in measures]
@@ -134,13 +134,15 @@ def drains(bench: Bench, contenders: Sequence[Contender]) -> list[Row]:
         print(f"{name} is fastest with a concurrency of {concurrency}", file=sys.stderr)
     everybody = [THREADS, COROUTINES, BATCH, SINGLE, *contenders]
     measures = [partial(bench.rate, one, tuned.get(one.name, one.sweep[0])) for one in everybody]
-    *results, floor = bench.alternate([*measures, bench.floor])
+    floors = [partial(bench.floor, floor(bench.server.url).drain) for floor in (PlainFloor, Floor)]
+    *results, plain_floor, own_floor = bench.alternate([*measures, *floors])
     rates = dict(zip([one.name for one in everybody], results, strict=True))
     rows = [
         faster("drain, threads", rates["threads"], "Dramatiq", rates["Dramatiq"], 8),
         faster("drain, coroutines", rates["coroutines"], "Dramatiq", rates["Dramatiq"], 8),
         faster("drain, threads", rates["threads"], "RQ", rates["RQ"], 50),
-        faster("drain, batch handler", rates["batch"], "floor", floor, 0.45),
+        faster("drain, batch handler", rates["batch"], "floor, redis-py", plain_floor, 0.45),
+        faster("drain, batch handler", rates["batch"], "floor, own client", own_floor, 0.45),
     ]
     if "BullMQ" in rates:
         theirs = rates["BullMQ"]

@@ -287,7 +287,8 @@ class Control:
             if self._ear.heard():
                 self._share.hunger()
         elif self._share.hungry:
-            places.lend()
+            if not self._finished:
+                places.lend()
         elif time.monotonic() >= self._asks_at():
             self._share.hunger()
 
