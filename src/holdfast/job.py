@@ -47,7 +47,7 @@ class JobOptions(TypedDict, total=False):
 
     priority      0 to 99, higher runs sooner; default 50
     handler       the name of the function that shall run it
-    timeout       seconds that one run may take (workers that run jobs in processes)
+    timeout       seconds that one run may take; a handler in a thread is only told
     max_failures  runs that may raise before the job is failed; default 10, None = no limit
     max_lapses    runs that may end without an answer; default 3, None = no limit
     min_backoff   seconds before the first retry; default 2, doubled with each failure

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import Fail, NewJob, Queue, Release, Retry, RunningJob, Worker
-from worker.support import Heard, Kind, as_handler, both_kinds, shown, working
+from support import wait_until
+from worker.support import Gate, Heard, Kind, as_handler, both_kinds, is_done, shown, working
 
 Jobs = list[RunningJob]
 
@@ -165,6 +166,20 @@ def test_jobs_of_a_batch_that_are_alone_do_not_wait_for_others(live_queue: Queue
         live_queue.add(b"", id="a")
         heard.wait_for("done")
     assert sizes == [1]
+
+
+def test_a_handler_of_single_jobs_beside_one_of_batches_has_no_more_than_it_can_run(
+    live_queue: Queue, gate: Gate
+) -> None:
+    worker = Worker(live_queue, concurrency=2, ahead=0)
+    worker.handler("many", batch=100)(lambda jobs: None)
+    worker.handler(gate)
+    live_queue.add_many([b""] * 20)
+    with worker:
+        gate.wait(2)
+        assert live_queue.counts().leased == 2
+        gate.open.set()
+        wait_until(lambda: is_done(live_queue), "all")
 
 
 def test_a_handler_without_batch_gets_no_list(live_queue: Queue) -> None:

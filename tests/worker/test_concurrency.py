@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ import pytest
 import redis
 
 from engine_support import command_calls
-from holdfast import Queue, RunningJob, Worker
+from holdfast import NewJob, Queue, RunningJob, Worker
 from support import wait_until
 from worker.support import (
     Gate,
@@ -60,6 +61,27 @@ def test_no_more_handlers_run_at_a_time_than_said(
     live_queue.add_many([b""] * 100)
     assert work_off(live_queue, handle, concurrency=concurrency, ahead=ahead)
     assert crowd.most == concurrency
+
+
+def test_no_more_of_both_kinds_together_run_at_a_time_than_said(live_queue: Queue) -> None:
+    crowd = Crowd()
+    worker = Worker(live_queue, concurrency=3, ahead=5)
+
+    @worker.handler
+    def block(job: RunningJob) -> None:
+        with crowd.entered():
+            time.sleep(0.0005)
+
+    @worker.handler("coroutine")
+    async def wait(job: RunningJob) -> None:
+        with crowd.entered():
+            await asyncio.sleep(0.0005)
+
+    live_queue.add_many(
+        [NewJob(b"", handler=name) for _ in range(100) for name in (None, "coroutine")]
+    )
+    assert worker.run(until_empty=True)
+    assert crowd.most == 3
 
 
 def test_no_more_coroutines_run_at_a_time_than_said(live_queue: Queue) -> None:

@@ -87,6 +87,10 @@ class Shared:
         """Return those that are in use."""
         return [executor for executor in (self.threads, self.loop) if executor]
 
+    def places_wanted(self) -> int:
+        """Return how many jobs to hold: none ahead where two executors share the concurrency."""
+        return self.pace.least if self.handlers.are_mixed() else self.pace.places()
+
     def executor_for(self, handler: Handler) -> Executor:
         """Return where a handler runs; made for the first one, which may come late."""
         with self.lock:
@@ -330,7 +334,7 @@ class Control:
                     size += len(answer_of(job).result or b"")
         if freed:
             self._share.free(freed)
-            self._shared.places.resize(self._shared.pace.places())
+            self._shared.places.resize(self._shared.places_wanted())
 
     def _settle_others(self) -> HoldfastError | None:
         """Settle what cannot ride on a lease call. One that is refused keeps none of the others.

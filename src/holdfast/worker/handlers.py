@@ -118,9 +118,14 @@ class Handlers:
         """Return who gets the failed jobs of a queue."""
         return self._known.get((queue, _FAILURES)) or self._known.get((None, _FAILURES))
 
-    def most_at_once(self) -> int:
-        """Return how many jobs the handler with the biggest batch takes in one call."""
-        return max((handler.batch for handler in self._known.values()), default=0) or 1
+    def at_once(self) -> int:
+        """Return how many jobs a place is good for: 1, unless all handlers take more in a call."""
+        named = (one for (_, name), one in self._known.items() if name is not _FAILURES)
+        return min((handler.batch for handler in named), default=0) or 1
+
+    def are_mixed(self) -> bool:
+        """Tell whether some are coroutine functions, and some are not."""
+        return len({handler.is_async for handler in self._known.values()}) > 1
 
     def names(self) -> list[str]:
         """Return the names that jobs may give."""

@@ -21,7 +21,7 @@ class Pace:
     def __init__(self, concurrency: int, ahead: float, most_at_once: int = 1) -> None:
         self._concurrency = concurrency
         self._ahead = ahead
-        self._least = concurrency * most_at_once
+        self.least = concurrency * most_at_once
         self._seconds: float | None = None
 
     def saw(self, seconds: float) -> None:
@@ -35,9 +35,9 @@ class Pace:
     def places(self) -> int:
         """Return how many jobs to hold: `ahead` seconds of work, at least one for each to run."""
         if not self._ahead or self._seconds is None:
-            return self._least
+            return self.least
         worth = self._ahead / max(self._seconds, 1e-6) - 1
-        return self._least + max(0, min(MOST_AHEAD, int(self._concurrency * worth)))
+        return self.least + max(0, min(MOST_AHEAD, int(self._concurrency * worth)))
 
 
 def extend_every(lease_seconds: float, held: int) -> float:

@@ -246,7 +246,7 @@ class Worker:
         with self._lock:
             self._check_idle()
             self._clean = True
-            pace = Pace(self._concurrency, self._ahead, self._handlers.most_at_once())
+            pace = Pace(self._concurrency, self._ahead, self._handlers.at_once())
             queues = [_own(queue, self._lease) for queue in self._weights]
             self._shared = Shared(
                 self._handlers,
