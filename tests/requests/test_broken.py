@@ -90,3 +90,13 @@ def test_counters_that_are_wrong_are_counted_anew(queue: Queue, behind: Behind) 
     assert counters(request.status()) == {"total": 4, "done": 2, "parked": 2}
     assert work_off(queue) == ["r/2", "r/3"]
     assert request.status().state == "completed"
+
+
+def test_a_part_that_does_not_know_its_request_any_more_can_be_looked_at(
+    queue: Queue, behind: Behind
+) -> None:
+    request = fill(queue.request("r"), 2)
+    behind("HDEL", "facts", "r/0")
+    assert [part.number for part in request.results()] == [0, 1]
+    queue.repair()
+    assert queue.audit() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from conftest import Clock
@@ -316,3 +318,12 @@ def test_a_limit_that_is_a_default_goes_with_its_group(queue: Queue, clock: Cloc
     assert sorted(lease.data for lease in queue.lease_many(9, 30)) == [b"1", b"3", b"4"]
     with pytest.raises(InvalidArgument, match="group_limit needs a group"):
         other.add(b"", group=None, group_limit=2)
+
+
+@pytest.mark.parametrize("change", [{"seal": True}, {"cancel": True}, {"priority": 7}])
+def test_nothing_but_the_limit_of_a_group_can_be_changed(
+    queue: Queue, change: dict[str, Any]
+) -> None:
+    queue.add(b"", group="g")
+    with pytest.raises(InvalidArgument, match="group"):
+        queue._run(calls.change_request("g", group=True, **change))
