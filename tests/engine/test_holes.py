@@ -42,6 +42,8 @@ THE_MOST: dict[str, Callable[[], Call[Any]]] = {
     ),
     "a thousand results": lambda: calls.complete([(str(n), "nobody.1", b"x") for n in range(1000)]),
     "a result of 8 MiB": lambda: calls.complete([("a", "a.1", b"x" * 8 * MIB)]),
+    "a result of 8 MiB for later": lambda: calls.set_result("a", b"x" * 8 * MIB),
+    "a worker with much to tell": lambda: calls.register("a", 1, b"x" * 4096),
     "a thousand jobs": lambda: calls.add([entry(str(n), priority=n % 2) for n in range(1000)]),
     "the highest priority": lambda: calls.add([entry("a", priority=99)]),
     "due at the end of time": lambda: calls.add([entry("a", due=b"%d" % LATEST)]),

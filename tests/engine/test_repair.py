@@ -9,7 +9,7 @@ import pytest
 from conftest import Clock
 from engine.test_audit import BROKEN, amend, populate
 from engine_support import Behind, filled, pack, refused, take
-from holdfast import NewJob, Problem, Queue, ServerRefused
+from holdfast import NewJob, Problem, Queue, ServerRefused, Update
 from holdfast.engine import calls
 from holdfast.keys import NAMES
 
@@ -213,6 +213,22 @@ def test_a_successor_whose_job_is_gone_becomes_a_job(queue: Queue, spoiled: Behi
     assert (job.state, job.data, job.facts.handler) == ("ready", b"new", "h")
     assert queue.complete(lease) is False
     assert queue.audit() == []
+
+
+def test_a_successor_that_becomes_a_job_has_nothing_of_the_old_one(
+    queue: Queue, spoiled: Behind
+) -> None:
+    queue.add(b"old", id="a", result_for=60)
+    lease = take(queue)
+    queue.set_result("a", b"old")
+    queue.add(b"new", id="a", on_conflict=Update(limits=False))
+    for key in ("leased", "jobs"):
+        spoiled("UNLINK", key)
+    queue.repair()
+    assert queue.audit() == []
+    assert not queue.complete(lease)
+    assert not spoiled("HEXISTS", "results", "a")
+    assert queue.data("a") == b"new"
 
 
 def test_a_successor_of_a_job_that_waits_is_applied(queue: Queue, spoiled: Behind) -> None:
