@@ -34,7 +34,7 @@ ENGINE: Final = Path("src/holdfast/engine")
 KEYS: Final = ROOT / "src/holdfast/keys.py"
 PAGE: Final = ROOT / "docs/mutants.md"
 
-TESTS: Final = ("tests/engine", "tests/queue/test_events.py", "tests/model")
+TESTS: Final = ("tests/engine", "tests/requests", "tests/queue/test_events.py", "tests/model")
 
 
 class Look(NamedTuple):
