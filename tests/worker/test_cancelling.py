@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -32,11 +34,12 @@ def heard() -> Heard:
 # -------------------------------------------------------------------- in threads
 
 
-def test_a_plain_handler_is_told_that_its_job_was_cancelled(
-    live_queue: Queue, heard: Heard
+@pytest.mark.parametrize("handler", [until_cancelled, sleep_for_ever])
+def test_a_handler_of_either_kind_ends_when_its_job_is_cancelled(
+    live_queue: Queue, heard: Heard, handler: Callable[[Any], object]
 ) -> None:
     live_queue.add(b"", id="a", result_for=60)
-    with working(live_queue, until_cancelled, lease=1, hooks=[heard]):
+    with working(live_queue, handler, lease=1, hooks=[heard]):
         heard.wait_for("started")
         assert live_queue.cancel("a")
         wait_until(lambda: is_done(live_queue), "it to end")
@@ -133,18 +136,6 @@ def test_a_handler_knows_by_its_own_clock_that_its_lease_is_over(heard: Heard) -
 
 
 # -------------------------------------------------------------------- coroutines
-
-
-def test_a_coroutine_is_ended_when_its_job_is_cancelled(live_queue: Queue, heard: Heard) -> None:
-    live_queue.add(b"", id="a", result_for=60)
-    with working(live_queue, sleep_for_ever, lease=1, hooks=[heard]):
-        heard.wait_for("started")
-        assert live_queue.cancel("a")
-        wait_until(lambda: is_done(live_queue), "it to end")
-    outcome = live_queue.result("a")
-    assert outcome is not None
-    assert outcome.kind == "cancelled"
-    assert heard.of() == ["started", "cancelled"]
 
 
 def test_a_coroutine_is_ended_when_its_lease_is_lost(live_queue: Queue, heard: Heard) -> None:

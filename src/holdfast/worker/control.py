@@ -12,13 +12,11 @@ server that is lost stops nobody but those who need it.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from holdfast import arguments
@@ -29,8 +27,9 @@ from holdfast.job import Extended, NewJob
 from holdfast.worker import settling
 from holdfast.worker.ear import Ear
 from holdfast.worker.handlers import NOBODY
+from holdfast.worker.held import Held, pieces
 from holdfast.worker.outcomes import GIVEN_BACK, Answer, spends
-from holdfast.worker.pace import Pace, extend_every, unknown_after
+from holdfast.worker.pace import unknown_after
 from holdfast.worker.places import LEND_SECONDS
 from holdfast.worker.reporting import fitting, report, tell
 from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob
@@ -42,10 +41,8 @@ if TYPE_CHECKING:
     from holdfast.engine.calls import Granted
     from holdfast.job import Duration, Lease
     from holdfast.queue import Queue
-    from holdfast.worker.executors import Executor
-    from holdfast.worker.handlers import Handler, Handlers
-    from holdfast.worker.hooks import Hooks
-    from holdfast.worker.places import Places
+    from holdfast.worker.handlers import Handler
+    from holdfast.worker.shared import Shared
 
 log = logging.getLogger("holdfast")
 
@@ -66,41 +63,6 @@ LEAVING_SECONDS: Final = 1.0
 """What handlers have once they are told that the worker leaves."""
 
 
-@dataclass
-class Shared:
-    """What the control loops of a worker share."""
-
-    handlers: Handlers
-    places: Places
-    pace: Pace
-    lease_seconds: float
-    make_threads: Callable[[], Executor]
-    make_loop: Callable[[], Executor]
-    hooks: Sequence[Hooks] = ()
-    about: dict[str, object] = field(default_factory=dict)
-    until_empty: bool = False
-    threads: Executor | None = None
-    loop: Executor | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def executors(self) -> list[Executor]:
-        """Return those that are in use."""
-        return [executor for executor in (self.threads, self.loop) if executor]
-
-    def places_wanted(self) -> int:
-        """Return how many jobs to hold: none ahead where two executors share the concurrency."""
-        return self.pace.least if self.handlers.are_mixed() else self.pace.places()
-
-    def executor_for(self, handler: Handler) -> Executor:
-        """Return where a handler runs; made for the first one, which may come late."""
-        with self.lock:
-            if handler.is_async:
-                self.loop = self.loop or self.make_loop()
-                return self.loop
-            self.threads = self.threads or self.make_threads()
-            return self.threads
-
-
 class Control:
     """Leases jobs of one queue, has them run, and settles them."""
 
@@ -113,14 +75,10 @@ class Control:
         self._share = shared.places.join(weight, self._waiter.rouse)
         self._finished: deque[Run] = deque()
         self._returned: deque[Run] = deque()
-        self._held: dict[RunningJob, None] = {}
-        """Leased and not settled yet, the longest first."""
-        self._unsettled: dict[RunningJob, None] = {}
-        """Those of them whose run is over."""
+        self._held = Held(queue, shared)
         self._unknown: Counter[str] = Counter()
         now = time.monotonic()
         self._ask_at = self._ask_failed_at = self._register_at = now
-        self._extend_at = now
         self._leave_at: float | None = None
         self._trouble = 0
         self._answers = False
@@ -175,7 +133,7 @@ class Control:
 
     def running(self) -> list[RunningJob]:
         """Return the jobs whose handlers run."""
-        return [job for job in tuple(self._held) if job.started_at is not None and not job.answer]
+        return self._held.running()
 
     def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
         """Extend one lease, for its handler."""
@@ -229,8 +187,8 @@ class Control:
         refused = self._settle_others()
         self._lease()
         now = time.monotonic()
-        if self._held and now >= self._extend_at:
-            self._extend()
+        if now >= self._held.extend_at:
+            self._held.extend()
         if now >= self._register_at:
             self._register()
         if self._leave_at is not None:
@@ -264,7 +222,7 @@ class Control:
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             log.error("%s: %d jobs are left to lapse", self.queue.name, len(self._held))
             self.clean = False
-            for left in (self._held, self._finished, self._returned, self._unsettled):
+            for left in (self._held, self._finished, self._returned):
                 left.clear()
         elif not isinstance(error, ServerUnavailable):  # That one took its time.
             self._pause()
@@ -285,7 +243,7 @@ class Control:
         elif places.free <= 0 and self._ear.listening:
             self._ear.hush()  # Somebody else may have a place for what it would hear of.
             self._share.hunger()  # The wake may have come just then.
-        if self._finished or self._returned or self._unsettled or self._share.given:
+        if self._finished or self._returned or self._held.unsettled or self._share.given:
             return
         if self._waiter.wait(self._next_at() - time.monotonic(), self._ear):
             if self._ear.heard():
@@ -298,9 +256,7 @@ class Control:
 
     def _next_at(self) -> float:
         """Return when there is something to do if nothing happens."""
-        times = [self._register_at]
-        if self._held:
-            times.append(self._extend_at)
+        times = [self._register_at, self._held.extend_at]
         if self._leave_at is not None:
             times.append(max(self._leave_at, time.monotonic() + 0.05))
         elif self._share.hungry:
@@ -320,17 +276,17 @@ class Control:
         freed = 0
         while self._returned:
             for job in self._returned.popleft().jobs:
-                job.answer = GIVEN_BACK
-                self._unsettled[job] = None
+                self._held.answer(job, GIVEN_BACK)
                 freed += 1
-        size = sum(len(answer_of(job).result or b"") for job in self._unsettled)
-        while self._finished and len(self._unsettled) < MOST_SETTLED and size < MOST_BYTES:
+        unsettled = self._held.unsettled
+        size = sum(len(answer_of(job).result or b"") for job in unsettled)
+        while self._finished and len(unsettled) < MOST_SETTLED and size < MOST_BYTES:
             work = self._finished.popleft()
             self._shared.pace.saw(work.took / len(work.jobs))
             freed += len(work.jobs)
             for job in work.jobs:
                 if job in self._held:
-                    self._unsettled[job] = None
+                    self._held.answer(job)
                     size += len(answer_of(job).result or b"")
         if freed:
             self._share.free(freed)
@@ -343,7 +299,7 @@ class Control:
         """
         refused: HoldfastError | None = None
         to_the_back = self.queue._ask.to_the_back
-        for settlement in settling.others(tuple(self._unsettled), to_the_back=to_the_back):
+        for settlement in settling.others(tuple(self._held.unsettled), to_the_back=to_the_back):
             try:
                 self._settled(settlement.jobs, self.queue._run(settlement.call))
                 self._share.hunger()  # What came back may be due at once.
@@ -356,7 +312,7 @@ class Control:
 
     def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         for job, ok in zip(jobs, counted, strict=True):
-            del self._held[job], self._unsettled[job]
+            self._held.settle(job)
             answer = answer_of(job)
             if self.hooks or not ok or answer.way != "complete":
                 report(self.hooks, job, answer, counted=ok)
@@ -367,7 +323,7 @@ class Control:
 
     def _lease(self) -> None:
         """Lease for the free places, and complete what is done in the same call."""
-        completed = settling.completed(self._unsettled)
+        completed = settling.completed(self._held.unsettled)
         if completed:
             self._share.hunger()  # A call goes out in any case.
         count = self._share.take() if self._leave_at is None else 0
@@ -419,32 +375,22 @@ class Control:
         if not leases:
             return
         lapses_at = asked_at + self._shared.lease_seconds
-        if not self._held:
-            self._extend_at = asked_at + extend_every(self._shared.lease_seconds, len(leases))
         works: dict[Handler, list[RunningJob]] = {}
         for lease in leases:
-            handler = self._handler_of(lease)
+            handler = self._shared.handlers.for_lease(self.queue.name, lease)
             kind = AsyncRunningJob if handler.is_async else RunningJob
             job = kind(lease, handler, self, lapses_at)
-            self._held[job] = None
             works.setdefault(handler, []).append(job)
         for handler, jobs in works.items():
+            self._held.add(jobs, asked_at)
             if handler is NOBODY:
                 self._give_up(jobs)
                 continue
             executor = self._shared.executor_for(handler)
             if handler.batch:
-                executor.submit(Batch(some) for some in _pieces(jobs, handler.batch))
+                executor.submit(Batch(some) for some in pieces(jobs, handler.batch))
             else:
                 executor.submit(jobs)
-
-    def _handler_of(self, lease: Lease) -> Handler:
-        handlers = self._shared.handlers
-        if lease.failed:
-            found = handlers.for_failures(self.queue.name)
-        else:
-            found = handlers.find(self.queue.name, lease.facts.handler)
-        return found or NOBODY
 
     def _give_up(self, jobs: Sequence[RunningJob]) -> None:
         """Give jobs back that name a handler which is not here: another worker may have it."""
@@ -454,8 +400,7 @@ class Control:
             if len(self._unknown) > 10_000:
                 self._unknown.clear()
             self._unknown[job.id] += 1
-            job.answer = Answer("release", after_ms=round(seconds * 1000))
-            self._unsettled[job] = None
+            self._held.answer(job, Answer("release", after_ms=round(seconds * 1000)))
             log.warning(
                 "%s: no handler for %s here; given back for %d s",
                 job.id,
@@ -465,52 +410,7 @@ class Control:
             tell(self.hooks, "unknown", job)
         self._share.free(len(jobs))
 
-    # -------------------------------------------------------------- extend and tell
-
-    def _extend(self) -> None:
-        """Extend all that is held, and hear what became of it."""
-        self._extend_at = time.monotonic() + extend_every(
-            self._shared.lease_seconds, len(self._held)
-        )
-        lease_seconds = self._shared.lease_seconds
-        alike: dict[float, list[RunningJob]] = {}
-        for job in self._held:
-            if job.told != "lost":
-                left = job.lapses_at - time.monotonic()
-                # Some are held for longer, as their handlers said.
-                seconds = math.ceil(left) if left > lease_seconds else lease_seconds
-                alike.setdefault(seconds, []).append(job)
-        for seconds, jobs in alike.items():
-            for some in _pieces(jobs, MAX_JOBS):
-                self._extend_some(some, round(seconds * 1000))
-
-    def _extend_some(self, jobs: Sequence[RunningJob], lease_ms: int) -> None:
-        asked_at = time.monotonic()
-        answers = self.queue._run(
-            calls.extend([(job.id, job.token, None) for job in jobs], lease_ms)
-        )
-        for job, extended in zip(jobs, answers, strict=True):
-            self._heed(job, extended, asked_at)
-
-    def _heed(self, job: RunningJob, extended: Extended, asked_at: float) -> None:
-        if extended is not Extended.LOST:
-            job.lapses_at = max(job.lapses_at, asked_at + self._shared.lease_seconds)
-        if job.answer or job.told:
-            return
-        if extended is Extended.LOST:
-            log.warning("%s: the lease was lost while the handler runs", job.id)
-            self._tell_to_stop(job, "lost")
-            tell(self.hooks, "lost", job)
-        elif extended is Extended.CANCELLED:
-            log.info("%s: somebody cancelled the job", job.id)
-            self._tell_to_stop(job, "cancelled")
-            tell(self.hooks, "cancelled", job)
-        elif job.is_overdue():
-            self._tell_to_stop(job, "timeout")
-
-    def _tell_to_stop(self, job: RunningJob, why: str) -> None:
-        job.told = why
-        self._shared.executor_for(job.handler).stop_job(job)
+    # ------------------------------------------------------------------ be seen
 
     def _register(self, alive_for: float = 3 * REGISTER_SECONDS) -> None:
         """Say in the directory of workers that we are here, and on what."""
@@ -542,17 +442,11 @@ class Control:
         late = time.monotonic() - self._leave_at
         if late < 0:
             return
-        for job in tuple(self._held):
-            if not job.answer and not job.told:
-                self._tell_to_stop(job, "leaving")
+        unanswered = self._held.unanswered()
+        for job in unanswered:
+            if not job.told:
+                self._held.tell_to_stop(job, "leaving")
         if late >= LEAVING_SECONDS or not self._shared.loop:
-            for job in self._held:
-                if not job.answer:
-                    job.answer = GIVEN_BACK
-                    self._unsettled[job] = None
-                    self.clean = False
-
-
-def _pieces(jobs: Sequence[RunningJob], most: int) -> Iterator[Sequence[RunningJob]]:
-    for first in range(0, len(jobs), most):
-        yield jobs[first : first + most]
+            for job in unanswered:
+                self._held.answer(job, job.answer or GIVEN_BACK)
+                self.clean = False

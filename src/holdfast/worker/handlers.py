@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from holdfast import arguments
 from holdfast.engine.script import MAX_JOBS
 from holdfast.errors import InvalidArgument
-from holdfast.job import Duration
+from holdfast.job import Duration, Lease
 from holdfast.keys import utf8_name
 
 ExecutorKind = Literal["thread", "async"]
@@ -113,6 +113,12 @@ class Handlers:
     def find(self, queue: str, name: str | None) -> Handler | None:
         """Return who runs a job of this queue that names this handler, or none."""
         return self._known.get((queue, name)) or self._known.get((None, name))
+
+    def for_lease(self, queue: str, lease: Lease) -> Handler:
+        """Return who runs a job that was leased from a queue; NOBODY where nobody does."""
+        if lease.failed:
+            return self.for_failures(queue) or NOBODY
+        return self.find(queue, lease.facts.handler) or NOBODY
 
     def for_failures(self, queue: str) -> Handler | None:
         """Return who gets the failed jobs of a queue."""

@@ -16,12 +16,13 @@ from holdfast import arguments
 from holdfast.errors import InvalidArgument, ServerUnavailable, WrongState
 from holdfast.queue import Queue
 from holdfast.server import Server
-from holdfast.worker.control import Control, Shared
+from holdfast.worker.control import Control
 from holdfast.worker.executors import Loop, Threads
 from holdfast.worker.handlers import ExecutorKind, Handlers
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
+from holdfast.worker.shared import Shared
 from holdfast.worker.signals import Asked, heeded
 
 if TYPE_CHECKING:

@@ -1,0 +1,48 @@
+"""What the control loops of a worker share: handlers, places, and where handlers run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.worker.executors import Executor
+from holdfast.worker.handlers import Handler, Handlers
+from holdfast.worker.hooks import Hooks
+from holdfast.worker.pace import Pace
+from holdfast.worker.places import Places
+
+
+@dataclass
+class Shared:
+    """What the control loops of a worker share."""
+
+    handlers: Handlers
+    places: Places
+    pace: Pace
+    lease_seconds: float
+    make_threads: Callable[[], Executor]
+    make_loop: Callable[[], Executor]
+    hooks: Sequence[Hooks] = ()
+    about: dict[str, object] = field(default_factory=dict)
+    until_empty: bool = False
+    threads: Executor | None = None
+    loop: Executor | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def executors(self) -> list[Executor]:
+        """Return those that are in use."""
+        return [executor for executor in (self.threads, self.loop) if executor]
+
+    def places_wanted(self) -> int:
+        """Return how many jobs to hold: none ahead where two executors share the concurrency."""
+        return self.pace.least if self.handlers.are_mixed() else self.pace.places()
+
+    def executor_for(self, handler: Handler) -> Executor:
+        """Return where a handler runs; made for the first one, which may come late."""
+        with self.lock:
+            if handler.is_async:
+                self.loop = self.loop or self.make_loop()
+                return self.loop
+            self.threads = self.threads or self.make_threads()
+            return self.threads
