@@ -17,7 +17,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.job import Duration, Lease
 from holdfast.keys import utf8_name
 
-ExecutorKind = Literal["thread", "async"]
+ExecutorKind = Literal["thread", "process", "async"]
 
 _FAILURES: Final = object()
 
@@ -96,10 +96,10 @@ class Handlers:
                 f"{handler.name} is no coroutine function, and would stop all others while it "
                 'runs: write `async def`, or use executor="thread"'
             )
-        if not is_async and timeout is not None:
+        if not is_async and timeout is not None and self._executor == "thread":
             raise InvalidArgument(
                 f"{handler.name} runs in a thread, which nobody can stop: write `async def`, or "
-                "look at job.cancelled, or run it in a process"
+                'look at job.cancelled, or use executor="process"'
             )
         if (queue, name) in self._known:
             where = "" if queue is None else f" of {queue!r}"

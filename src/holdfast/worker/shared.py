@@ -21,18 +21,18 @@ class Shared:
     places: Places
     pace: Pace
     lease_seconds: float
-    make_threads: Callable[[], Executor]
+    make_plain: Callable[[], Executor]
     make_loop: Callable[[], Executor]
     hooks: Sequence[Hooks] = ()
     about: dict[str, object] = field(default_factory=dict)
     until_empty: bool = False
-    threads: Executor | None = None
+    plain: Executor | None = None
     loop: Executor | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def executors(self) -> list[Executor]:
         """Return those that are in use."""
-        return [executor for executor in (self.threads, self.loop) if executor]
+        return [executor for executor in (self.plain, self.loop) if executor]
 
     def places_wanted(self) -> int:
         """Return how many jobs to hold: none ahead where two executors share the concurrency."""
@@ -44,5 +44,5 @@ class Shared:
             if handler.is_async:
                 self.loop = self.loop or self.make_loop()
                 return self.loop
-            self.threads = self.threads or self.make_threads()
-            return self.threads
+            self.plain = self.plain or self.make_plain()
+            return self.plain

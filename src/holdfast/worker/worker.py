@@ -22,6 +22,7 @@ from holdfast.worker.handlers import ExecutorKind, Handlers
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
+from holdfast.worker.processes import Limits, Processes
 from holdfast.worker.shared import Shared
 from holdfast.worker.signals import Asked, heeded
 
@@ -50,15 +51,23 @@ class Worker:
     queues       a queue, several, or a mapping of queues to weights: how often each has its turn
                  while all have work
     strict       instead of turns: the first queue that has work
-    concurrency  how many handlers run at a time; by default 16 threads, or 100 coroutines
-    executor     where plain functions run: "thread". Coroutine functions run on an event loop;
-                 with "async" there is nothing else, and plain functions are refused
+    concurrency  how many handlers run at a time; by default 16 threads, 100 coroutines, or a
+                 process per core
+    executor     where plain functions run: "thread", or "process" for those that compute, crash or
+                 must be killed. Coroutine functions run on an event loop; with "async" there is
+                 nothing else, and plain functions are refused
     lease        seconds after which the jobs of a worker that died are given to others. While a
                  handler runs its lease is extended, however long it takes
     grace        seconds that handlers have to finish once the worker is told to stop
     ahead        seconds of work that may wait here for a place, so that short jobs come many at a
                  time; 0 to lease only what can begin at once
     hooks        who is told what happens: see `Hooks`
+
+    With executor="process":
+
+    recycle_after  jobs after which a process is replaced by a new one
+    max_megabytes  a process that has more is killed with all that it started, and one that had more
+                   is replaced
     """
 
     def __init__(
@@ -72,13 +81,15 @@ class Worker:
         grace: Duration = 30,
         ahead: Duration = 0.02,
         hooks: Iterable[Hooks] = (),
+        recycle_after: int | None = None,
+        max_megabytes: int | None = None,
     ) -> None:
-        if executor not in ("thread", "async"):
+        if executor not in ("thread", "process", "async"):
             raise InvalidArgument(
-                f"executor must be 'thread' or 'async', not {arguments.shown(executor)}"
+                f"executor must be 'thread', 'process' or 'async', not {arguments.shown(executor)}"
             )
         if concurrency is None:
-            concurrency = THREADS if executor == "thread" else COROUTINES
+            concurrency = _concurrency(executor)
         self._concurrency = arguments.whole("concurrency", concurrency, 1, 10_000)
         self._weights = _weighted(queues)
         self._strict = arguments.flag("strict", strict)
@@ -91,6 +102,8 @@ class Worker:
         for hook in self._hooks:
             if not isinstance(hook, Hooks):
                 raise InvalidArgument(f"hooks must be Hooks, not {arguments.shown(hook)}")
+        self._executor = executor
+        self._limits = _limits(executor, recycle_after, max_megabytes)
         self._handlers = Handlers(executor)
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
@@ -259,6 +272,7 @@ class Worker:
                 self._hooks,
                 self._about(),
                 until_empty,
+                self._make_children(),
             )
             self._controls = {
                 queue.name: Control(queue, self._shared, weight)
@@ -266,6 +280,13 @@ class Worker:
             }
             for control in self._controls.values():
                 control.start()
+
+    def _make_children(self) -> Processes | None:
+        """Make them at once: a process with threads should not fork."""
+        if self._executor != "process":
+            return None
+        defaults = {queue.name: queue.defaults for queue in self._weights}
+        return Processes(self._concurrency, self._handlers, defaults, self._limits)
 
     def stop(self, grace: Duration | None = None) -> bool:
         """Lease no more, let handlers finish, give the rest back; return whether all finished.
@@ -354,6 +375,20 @@ class Worker:
             "concurrency": self._concurrency,
             "started_at": time.time(),
         }
+
+
+def _concurrency(executor: ExecutorKind) -> int:
+    return {"thread": THREADS, "async": COROUTINES, "process": os.cpu_count() or 1}[executor]
+
+
+def _limits(executor: ExecutorKind, jobs: int | None, megabytes: int | None) -> Limits:
+    given = {"recycle_after": jobs, "max_megabytes": megabytes}
+    for name, value in given.items():
+        if value is not None:
+            arguments.whole(name, value, 1, 2**31)
+            if executor != "process":
+                raise InvalidArgument(f'{name} is for executor="process", not {executor!r}')
+    return Limits(jobs, megabytes)
 
 
 def _weighted(queues: object) -> dict[AnyQueue, int]:
