@@ -40,6 +40,7 @@ from holdfast.request import Request
 from holdfast.server import Server
 from holdfast.worker import (
     AsyncRunningJob,
+    Auto,
     Fail,
     Hooks,
     Release,
@@ -53,6 +54,7 @@ __all__ = [
     "AsyncRequest",
     "AsyncRunningJob",
     "AsyncServer",
+    "Auto",
     "CodecError",
     "Counts",
     "Event",

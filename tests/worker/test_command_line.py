@@ -181,7 +181,12 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     ),
     "a worker with a queue": (["-q", "x", "jobs:worker"], 2, "is a worker and says itself"),
     "a worker with a grace": (["--grace", "0", "jobs:worker"], 2, "is a worker and says itself"),
-    "a bad number": (["-q", "x", "--concurrency", "many", "jobs:function"], 2, "not a valid int"),
+    "a bad number": (["-q", "x", "--lease", "long", "jobs:function"], 2, "not a valid float"),
+    "a bad concurrency": (
+        ["-q", "x", "--concurrency", "many", "jobs:function"],
+        2,
+        "a number, or auto",
+    ),
     "a number that is too small": (
         ["-q", "x", "--concurrency", "0", "jobs:function"],
         1,

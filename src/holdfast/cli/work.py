@@ -20,14 +20,33 @@ Examples:
   holdfast work myapp.jobs:worker
   holdfast work --queue emails myapp.jobs:send
   holdfast work -q urgent -q bulk --strict --concurrency 4 myapp.jobs:handle
+  holdfast work -q videos --executor process --concurrency auto myapp.jobs:encode
 """
+
+
+def _concurrency(value: str) -> int | str:
+    if value == "auto":
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: should be a number, or auto") from None
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("target", metavar="MODULE:NAME")
 @click.option("-q", "--queue", "queues", multiple=True, help="A queue to work on; may be repeated.")
 @click.option("--url", help="Where the server is; else HOLDFAST_URL, else the embedded one.")
-@click.option("--concurrency", type=int, help="How many handlers run at a time.")
+@click.option(
+    "--executor",
+    type=click.Choice(["thread", "process", "async"]),
+    help="Where plain functions run.",
+)
+@click.option(
+    "--concurrency", type=_concurrency, metavar="N|auto", help="How many handlers run at a time."
+)
+@click.option("--recycle-after", type=int, help="Jobs after which a process is replaced.")
+@click.option("--max-megabytes", type=int, help="What a process may have, with all it started.")
 @click.option("--strict", is_flag=True, help="The first queue that has work, instead of turns.")
 @click.option("--lease", type=float, help="Seconds until others get the jobs of a dead worker.")
 @click.option("--grace", type=float, help="Seconds to finish in after SIGTERM or Ctrl-C.")

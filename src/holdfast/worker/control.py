@@ -59,8 +59,6 @@ SLOWEST_SECONDS: Final = 5.0
 """The longest pause between two tries while the server refuses."""
 LEAVE_WITHIN_SECONDS: Final = 5.0
 """After its time is up a control loop is not waited for longer than this."""
-LEAVING_SECONDS: Final = 1.0
-"""What handlers have once they are told that the worker leaves."""
 
 
 class Control:
@@ -446,7 +444,8 @@ class Control:
         for job in unanswered:
             if not job.told:
                 self._held.tell_to_stop(job, "leaving")
-        if late >= LEAVING_SECONDS or not self._shared.loop:
+        ends_within = (executor.ends_within for executor in self._shared.executors())
+        if late >= max(ends_within, default=0.0):
             for job in unanswered:
                 self._held.answer(job, job.answer or GIVEN_BACK)
                 self.clean = False

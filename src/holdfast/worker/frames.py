@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import Final, TypeVar
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
 
 import msgspec
 
@@ -15,9 +17,9 @@ from holdfast.engine.call import Entry
 from holdfast.job import Lease
 from holdfast.worker.outcomes import Answer
 
-T = TypeVar("T")
-
 _LENGTH: Final = struct.Struct("<I")
+_LONGEST: Final = 2**30
+_CHUNK: Final = 256 * 1024
 
 
 class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
@@ -39,7 +41,6 @@ class Answers(msgspec.Struct, frozen=True, tag="answers"):
     """From a child: how they ended."""
 
     jobs: list[Answered]
-    seconds: float
     megabytes: float
 
 
@@ -68,39 +69,63 @@ ToChild = Jobs | Extended
 FromChild = Answers | Extend | Progress
 
 
+class Garbled(Exception):
+    """Somebody else wrote into the line."""
+
+
 class Line:
     """One end of the connection between a worker and a child."""
 
     listening = True
 
-    def __init__(self, connection: socket.socket, reads: type[T] | object) -> None:
+    def __init__(self, connection: socket.socket, reads: Any) -> None:
         self._connection = connection
         self._decode = msgspec.msgpack.Decoder(reads).decode
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._received = bytearray()
+        self._lock = threading.Lock()
 
     def send(self, message: object) -> None:
-        """Send a message."""
-        packed = self._encode(message)
-        self._connection.sendall(_LENGTH.pack(len(packed)) + packed)
+        """Send a message. Threads may, one after the other."""
+        packed = msgspec.msgpack.encode(message)
+        with self._lock:
+            self._connection.sendall(_LENGTH.pack(len(packed)) + packed)
 
     def read(self) -> object:
-        """Return the next message; EOFError when the other side is gone."""
-        (length,) = _LENGTH.unpack(self._take(_LENGTH.size))
-        return self._decode(self._take(length))
+        """Wait for the next message; EOFError when the other side is gone."""
+        while (message := self._next()) is None:
+            self._receive()
+        return message
 
-    def _take(self, count: int) -> bytes:
-        taken = self._connection.recv(count, socket.MSG_WAITALL)
-        if len(taken) == count:
-            return taken
-        parts = [taken]
-        while (count := count - len(parts[-1])) and parts[-1]:
-            parts.append(self._connection.recv(count, socket.MSG_WAITALL))
-        if count:
+    def ready(self) -> Iterator[object]:
+        """Return the messages that are there, once there is something to read."""
+        self._receive()
+        while (message := self._next()) is not None:
+            yield message
+
+    def _receive(self) -> None:
+        received = self._connection.recv(_CHUNK)
+        if not received:
             raise EOFError
-        return b"".join(parts)
+        self._received += received
+
+    def _next(self) -> object | None:
+        if len(self._received) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._received)
+        if length > _LONGEST:
+            raise Garbled
+        end = _LENGTH.size + length
+        if len(self._received) < end:
+            return None
+        packed = bytes(self._received[_LENGTH.size : end])
+        del self._received[:end]
+        try:
+            return self._decode(packed)  # type: ignore[no-any-return]
+        except msgspec.DecodeError:
+            raise Garbled from None
 
     def fileno(self) -> int:
-        """Return what to wait for before a read that shall not block."""
+        """Return what to wait for before `ready`."""
         return self._connection.fileno()
 
     def close(self) -> None:

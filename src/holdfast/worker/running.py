@@ -233,6 +233,13 @@ async def run_async(work: Run) -> None:
     end(work)
 
 
+def time_allowed(work: Run) -> float | None:
+    """Return the shortest time that its handler or one of its jobs allows, in seconds."""
+    allowed = [job.lease.facts.timeout_ms for job in work.jobs]
+    seconds = [ms / 1000 for ms in allowed if ms]
+    return min([*seconds, work.handler.timeout] if work.handler.timeout else seconds, default=None)
+
+
 def begin(work: Run) -> bool:
     """Return whether to run it: not what was cancelled, or whose lease ended, while it waited."""
     if any(job.cancelled for job in work.jobs):

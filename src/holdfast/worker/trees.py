@@ -10,15 +10,13 @@ import ctypes
 import os
 import signal
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
+
+import psutil
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_PROC: Final = Path("/proc")
 _ROUNDS: Final = 100
 """A tree that grows faster than it can be stopped is ended in as many steps."""
 
@@ -30,7 +28,11 @@ def lead_tree() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Let this process be killed when its parent dies, whatever that dies of."""
+    """Let this process be killed when its parent dies, whatever that dies of.
+
+    To be called in the child of a process without threads: what counts as the parent's death is
+    that of the thread that forked.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # It died before.
         os._exit(1)
@@ -51,48 +53,54 @@ def end_tree(leader: int) -> None:
         found |= new
         if not new:
             break
-    with suppress(OSError):
-        os.killpg(leader, signal.SIGKILL)
+    end_group(leader)
     for pid in found:
         _send(pid, signal.SIGKILL)
 
 
-def children(leader: int) -> list[int]:
-    """Find the processes whose parent is this one."""
-    return [pid for pid, parent in _parents() if parent == leader]
+def end_group(leader: int) -> None:
+    """Kill what is left of a process and of those that it started, and that did not hide."""
+    with suppress(OSError):
+        os.killpg(leader, signal.SIGKILL)
 
 
-def below(leader: int) -> Iterator[int]:
-    """Find all processes that descend from one."""
-    born = defaultdict(list)
-    for pid, parent in _parents():
-        born[parent].append(pid)
-    waiting = [leader]
-    while waiting:
-        for pid in born.pop(waiting.pop(), ()):
-            yield pid
-            waiting.append(pid)
+def below(leader: int, *, only_children: bool = False) -> list[int]:
+    """Find the processes that descend from one."""
+    try:
+        found = psutil.Process(leader).children(recursive=not only_children)
+    except psutil.NoSuchProcess:
+        return []
+    return [process.pid for process in found]
 
 
 def megabytes(leader: int) -> float:
     """Return how much memory a process and all that it started have."""
-    pages = 0
+    total = 0
     for pid in (leader, *below(leader)):
-        with suppress(OSError, ValueError, IndexError):
-            pages += int((_PROC / str(pid) / "statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    if not _PROC.exists():
-        return
-    for process in _PROC.iterdir():
-        if process.name.isdigit():
-            with suppress(OSError, ValueError, IndexError):
-                stat = (process / "stat").read_text()
-                yield int(process.name), int(stat.rpartition(")")[2].split()[1])
+        with suppress(psutil.Error):
+            total += psutil.Process(pid).memory_info().rss
+    return total / 2**20
 
 
 def _send(pid: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+class Death:
+    """Becomes readable when a process has ended; ProcessLookupError where that cannot be told."""
+
+    listening = True
+
+    def __init__(self, pid: int) -> None:
+        if sys.platform != "linux":
+            raise ProcessLookupError
+        self._descriptor = os.pidfd_open(pid)
+
+    def fileno(self) -> int:
+        """Return what to wait for."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Watch no more."""
+        os.close(self._descriptor)
