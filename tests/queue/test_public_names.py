@@ -27,6 +27,7 @@ def test_the_public_names_are_these() -> None:
         "AsyncRequest",
         "AsyncRunningJob",
         "AsyncServer",
+        "Auto",
         "CodecError",
         "Counts",
         "Event",
