@@ -127,7 +127,7 @@ def _parameters(ctx: click.Context, param: click.Parameter, given: tuple[str, ..
 @click.option("--wait", is_flag=True, help="Follow it until it is over.")
 @roots_option
 @transforms_option
-def submit(  # noqa: PLR0913
+def submit(
     queue: str,
     url: str | None,
     transform: str,
@@ -264,7 +264,7 @@ def _line(progress: Progress) -> str:
         said.append(f"{seconds(max(0.0, progress.ends_at - time.time()))} left")
     if progress.error:
         said.append(visible(progress.error))
-    return f"{progress_bar(progress.fraction, 1)} {', '.join(said)}"
+    return f"{progress_bar(round(progress.fraction * 100), 100)} {', '.join(said)}"
 
 
 @pipeline.command(epilog=examples("pipeline report reports timeline.png"))
