@@ -1,5 +1,6 @@
 """Holdfast: a work queue that does not lose work, on Redis or Valkey."""
 
+from holdfast.ahandler import AsyncQueueHandler
 from holdfast.aqueue import AsyncQueue
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
@@ -17,6 +18,7 @@ from holdfast.errors import (
     UnsupportedServer,
     WrongState,
 )
+from holdfast.handler import QueueHandler
 from holdfast.job import (
     Counts,
     Event,
@@ -51,6 +53,7 @@ from holdfast.worker import (
 
 __all__ = [
     "AsyncQueue",
+    "AsyncQueueHandler",
     "AsyncRequest",
     "AsyncRunningJob",
     "AsyncServer",
@@ -78,6 +81,7 @@ __all__ = [
     "Problem",
     "Queue",
     "QueueFull",
+    "QueueHandler",
     "Receipt",
     "Refused",
     "Release",

@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import flows
+from holdfast.ahandler import AsyncDeclare, AsyncQueueHandler
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
 from holdfast.asking import Asker, Done, Requeue
@@ -78,6 +79,8 @@ class AsyncQueue:
         self.defaults = defaults
         self.requeue = requeue
         self.clock = clock
+        self.handlers: dict[str, AsyncQueueHandler[..., Any, ..., Any]] = {}
+        """What `@queue.handler` made, by name: every worker of this queue knows them."""
 
     @property
     def holder(self) -> str:
@@ -123,6 +126,15 @@ class AsyncQueue:
         return found
 
     # ------------------------------------------------------------------- add
+
+    @property
+    def handler(self) -> AsyncDeclare:
+        """Make a function a handler of this queue: `@queue.handler`.
+
+        It can be given a name, else its own is used, and options for its jobs:
+        `@queue.handler(name="send", priority=90)`.
+        """
+        return AsyncDeclare(self, None, {})
 
     async def add(
         self,

@@ -119,6 +119,8 @@ class Asker:
     ) -> Entry:
         if id is not None:
             utf8_name("id", id)
+        if isinstance(data, NewJob):
+            raise InvalidArgument("a NewJob is no payload: give it to add_many")
         priority, packed, grouped = arguments.DEFAULT_PRIORITY, b"", False
         if options or self._defaults:
             said = self._said(options)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import flows
 from holdfast.asking import Asker, Done, Requeue
@@ -16,6 +16,7 @@ from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
 from holdfast.explaining import explain
 from holdfast.flows import Flow
+from holdfast.handler import Declare, QueueHandler
 from holdfast.job import (
     Counts,
     Duration,
@@ -78,6 +79,8 @@ class Queue:
         self.defaults = defaults
         self.requeue = requeue
         self.clock = clock
+        self.handlers: dict[str, QueueHandler[..., Any, ..., Any]] = {}
+        """What `@queue.handler` made, by name: every worker of this queue knows them."""
 
     @property
     def holder(self) -> str:
@@ -121,6 +124,15 @@ class Queue:
         return found
 
     # ------------------------------------------------------------------- add
+
+    @property
+    def handler(self) -> Declare:
+        """Make a function a handler of this queue: `@queue.handler`.
+
+        It can be given a name, else its own is used, and options for its jobs:
+        `@queue.handler(name="send", priority=90)`.
+        """
+        return Declare(self, None, {})
 
     def add(
         self,

@@ -15,6 +15,7 @@ import pytest
 from engine_support import ids
 from holdfast import (
     AsyncQueue,
+    AsyncQueueHandler,
     AsyncRequest,
     AsyncServer,
     Counts,
@@ -24,6 +25,7 @@ from holdfast import (
     Leases,
     NewJob,
     Queue,
+    QueueHandler,
     Request,
     Server,
     Update,
@@ -31,7 +33,12 @@ from holdfast import (
 )
 from support import TestServer
 
-PAIRS = [(Queue, AsyncQueue), (Request, AsyncRequest), (Server, AsyncServer)]
+PAIRS = [
+    (Queue, AsyncQueue),
+    (Request, AsyncRequest),
+    (QueueHandler, AsyncQueueHandler),
+    (Server, AsyncServer),
+]
 Step = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
 Scenario = Generator[Step, Any, None]
 
@@ -86,7 +93,8 @@ def test_what_is_awaited_is_what_does_io(sync: type, other: type) -> None:
     for name, method in methods(other).items():
         # An async context manager, or what is gone through with `async for`.
         opens = hasattr(method, "__wrapped__") or inspect.isasyncgenfunction(method)
-        does_io = name not in ("__init__", "request")  # A request is named, not opened.
+        # A request is named, not opened, and the jobs of a handler are still to be added.
+        does_io = name not in ("__init__", "request", "options")
         assert opens or inspect.iscoroutinefunction(method) == does_io, name
         assert not inspect.iscoroutinefunction(methods(sync)[name])
         assert inspect.isasyncgenfunction(method) == inspect.isgeneratorfunction(
@@ -94,7 +102,7 @@ def test_what_is_awaited_is_what_does_io(sync: type, other: type) -> None:
         )
 
 
-@pytest.mark.parametrize(("sync", "other"), [(Queue, AsyncQueue), (Request, AsyncRequest)])
+@pytest.mark.parametrize(("sync", "other"), PAIRS[:-1])
 def test_both_queues_are_documented_alike(sync: type, other: type) -> None:
     assert as_sync(inspect.getdoc(other)) == inspect.getdoc(sync)
     for name, method in methods(sync).items():

@@ -246,8 +246,12 @@ class Worker:
 
     def _prepare(self) -> None:
         """Refuse at once what cannot be: without a handler, or a server that will not have us."""
+        for queue in self._weights:
+            self._handlers.adopt(queue.name, queue.handlers.values())
         if not self._handlers:
-            raise InvalidArgument("the worker has no handler: register one with @worker.handler")
+            raise InvalidArgument(
+                "the worker has no handler: register one with @worker.handler or @queue.handler"
+            )
         self._check_idle()
         self._stopping.clear()
         greet(list(self._weights))
@@ -372,6 +376,7 @@ class Worker:
             self._weights[queue] = weight
             if self._shared is None:
                 return
+            self._handlers.adopt(queue.name, queue.handlers.values())
             mine = own(queue, self._lease)
             control = self._controls[queue.name] = Control(mine, self._shared, weight)
             control.start()
