@@ -40,6 +40,7 @@ from holdfast.progress import GroupStatus, Part, RequestStatus
 from holdfast.queue import Queue
 from holdfast.request import Request
 from holdfast.server import Server
+from holdfast.ticking import Schedule
 from holdfast.worker import (
     AsyncRunningJob,
     Auto,
@@ -89,6 +90,7 @@ __all__ = [
     "RequestStatus",
     "Retry",
     "RunningJob",
+    "Schedule",
     "Server",
     "ServerRefused",
     "ServerUnavailable",

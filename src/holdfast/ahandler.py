@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, overload
 
 from holdfast.calling import Called, Declared, Own, P, R, register
 from holdfast.job import Duration, Instant, JobOptions, OnConflict, Receipt
+from holdfast.ticking import Schedule
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -52,6 +53,21 @@ class AsyncQueueHandler(Declared[P, R, Own, Called]):
         """Return the same handler, whose jobs are added with these options of `queue.add`."""
         own = {"id": id, "delay": delay, "at": at, "on_conflict": on_conflict}
         return self.saying({name: one for name, one in own.items() if one is not None} | options)
+
+    def every(self, interval: str | Duration, /, *args: P.args, **kwargs: P.kwargs) -> Schedule:
+        """Declare that the function is to be called every so often: see `queue.every`.
+
+        The schedule has the name of the handler. For another, or for what to do about missed ticks,
+        give `new(…)` to `queue.every`.
+        """
+        return self.queue.every(interval, self.new(*args, **kwargs))
+
+    def cron(self, expression: str, /, *args: P.args, **kwargs: P.kwargs) -> Schedule:
+        """Declare that the function is to be called when a cron expression says so, in UTC.
+
+        For another time zone give `new(…)` to `queue.cron`.
+        """
+        return self.queue.cron(expression, self.new(*args, **kwargs))
 
     async def result(self, id: str, *, wait: Duration | None = None) -> R:
         """Return what the function returned for a job, where that says `result_for`.
