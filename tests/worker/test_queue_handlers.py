@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 import holdfast
 from conftest import Clock
-from holdfast import AsyncQueue, Fail, InvalidArgument, Queue, RunningJob, Worker
+from holdfast import AsyncQueue, Fail, InvalidArgument, Queue, RunningJob, Worker, WrongState
 from support import TestServer
 from worker.support import at_work, shown
 
@@ -171,3 +172,30 @@ def test_a_worker_knows_the_handlers_of_an_async_queue(
     queue.add(send.new("ann").data, handler="send")
     work_off(aqueue)
     assert called == ["ann"]
+
+
+def test_processes_that_run_cannot_learn_of_more_handlers(
+    queue: Queue, test_server: TestServer, clock: Clock
+) -> None:
+    late = Queue(queue.name + "2", test_server.queue_url, clock=clock)
+    late.handler("send")(lambda: None)
+    worker = Worker(queue, executor="process", concurrency=1)
+    worker.handler(lambda job: None)
+    with at_work(worker):
+        with pytest.raises(WrongState, match="before the worker starts"):
+            worker.take_up(late)
+        late.handlers.clear()
+        worker.take_up(late)
+    late.close()
+
+
+def test_the_handlers_of_a_queue_run_in_processes_too(queue: Queue) -> None:
+    @queue.handler(result_for=60)
+    def where(job: RunningJob, given: str) -> list[object]:
+        return [job.id, given, os.getpid()]
+
+    where.options(id="a").add("ü")
+    assert Worker(queue, executor="process", concurrency=1).run(until_empty=True)
+    id, given, pid = where.result("a")
+    assert (id, given) == ("a", "ü")
+    assert pid != os.getpid()

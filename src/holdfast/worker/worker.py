@@ -373,10 +373,12 @@ class Worker:
         with self._lock:
             if any(one.name == queue.name for one in self._weights):
                 raise InvalidArgument(f"{queue.name}: the worker works on this queue already")
+            if queue.handlers:
+                self._check_registering(None)
+                self._handlers.adopt(queue.name, queue.handlers.values())
             self._weights[queue] = weight
             if self._shared is None:
                 return
-            self._handlers.adopt(queue.name, queue.handlers.values())
             mine = own(queue, self._lease)
             control = self._controls[queue.name] = Control(mine, self._shared, weight)
             control.start()
