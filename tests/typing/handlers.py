@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, assert_type
 
-from holdfast import AsyncQueue, AsyncRunningJob, NewJob, Queue, Receipt, RunningJob
+from holdfast import AsyncQueue, AsyncRunningJob, NewJob, Queue, Receipt, RunningJob, Schedule
 
 queue, aqueue = Queue("some"), AsyncQueue("some")
 
@@ -48,6 +48,13 @@ def arguments_are_those_of_the_function() -> None:
     send.new("a@b.c", 7)  # type: ignore[arg-type]
     fetch.add("here", 2)  # type: ignore[call-arg]
     fetch.add("here", depth=2)
+
+
+def a_schedule_has_the_arguments_too() -> None:
+    assert_type(send.every("5m", "a@b.c", subject="hello"), Schedule)
+    later.cron("0 3 * * *", n=3)
+    send.every("5m")  # type: ignore[call-arg]
+    send.cron("0 3 * * *", to=7)  # type: ignore[arg-type]
 
 
 def options_are_those_of_a_job() -> None:

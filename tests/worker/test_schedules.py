@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from datetime import UTC, datetime
 from typing import Any
@@ -84,6 +85,23 @@ def test_a_worker_makes_the_ticks_of_an_async_queue(
         assert Worker(aqueue).run(until_empty=True)
         clock.advance(60)
     assert ran == ["refresh"] * 2
+
+
+def test_a_schedule_that_raises_keeps_nobody_from_working(
+    queue: Queue, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "holdfast")
+    ran: list[str] = []
+
+    def broken(after: int) -> int:
+        raise RuntimeError("no such hour")
+
+    queue.every("1m", name="s")
+    queue.schedules["s"] = dataclasses.replace(queue.schedules["s"], rhythm=broken)
+    queue.add(b"", id="a")
+    assert worker_of(queue, lambda job: ran.append(job.id)).run(until_empty=True)
+    assert ran == ["a"]
+    assert "s: its ticks are not made, trying again: no such hour" in caplog.text
 
 
 def test_ticks_that_are_refused_keep_nobody_from_working(

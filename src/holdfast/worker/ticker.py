@@ -42,8 +42,14 @@ class Ticker:
                 ticked: Ticked = self._queue._drive(self._queue._ask.make(schedule))
             except ServerUnavailable:
                 raise
-            except HoldfastError as error:
-                log.warning("%s: its ticks are not made, trying again: %s", name, error)
+            except Exception as error:  # A time zone may be somebody's own.
+                known = isinstance(error, HoldfastError)
+                log.warning(
+                    "%s: its ticks are not made, trying again: %s",
+                    name,
+                    error,
+                    exc_info=None if known else error,
+                )
                 ticked = Ticked([], REFUSED_SECONDS)
             again_in = self._longest if ticked.again_in is None else ticked.again_in
             self._look_at[name] = time.monotonic() + min(again_in, self._longest)
