@@ -19,7 +19,6 @@ last = last and string.find(last, '^%d+$') and last or ''
 if last ~= ARGV[5] then return finish({this.at, last, ''}) end
 
 check_groups(groups)
-check_types()
 local flags = choose(groups)
 create_each(groups)
 settle_requests()
