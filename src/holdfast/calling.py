@@ -53,6 +53,9 @@ class Declared(Generic[P, R, Own, Called]):
         self._function = function
         self._said: dict[str, Any] = dict(said)
         self._signature, self._takes_job = _signature_of(function)
+        kinds = {one.kind: name for name, one in self._signature.parameters.items()}
+        self._rest = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
+        """The parameter that takes all other names, if there is one."""
         self.run: Callable[[Any], Any] = _runner(function, self.call_of)
         """What a worker calls with the job."""
 
@@ -112,12 +115,6 @@ class Declared(Generic[P, R, Own, Called]):
                 "(with str keys) of them"
             )
         return raw
-
-    @property
-    def _rest(self) -> str:
-        """The parameter that takes all other names, if there is one."""
-        kinds = {one.kind: name for name, one in self._signature.parameters.items()}
-        return kinds.get(inspect.Parameter.VAR_KEYWORD, "")
 
     def call_of(self, job: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what to call the function with for a job."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from conftest import Clock
 from holdfast import AsyncQueue, Queue, RunningJob, Server, Worker
 from holdfast.worker import ticker
 from support import TestServer, wait_until
-from worker.support import at_work, worker_of, working
+from worker.support import at_work, program, worker_of, working
 
 
 def tick_of(id: str) -> float:
@@ -49,6 +51,50 @@ def test_any_number_of_workers_run_one_job_per_tick(
     assert len(ran) == len(set(ran))
     for queue in queues:
         queue.close()
+
+
+PROGRAM = """
+    import os, sys
+    from holdfast import Queue, Worker
+
+    queue = Queue(sys.argv[1], sys.argv[2])
+    queue.every("1s", name="s")
+    worker = Worker(queue, lease=1)
+
+    @worker.handler
+    def handle(job):
+        os.write(1, f"{job.id} {job.lapses}\\n".encode())
+
+    worker.run()
+"""
+
+
+def test_ticks_go_on_when_a_process_that_makes_them_is_killed(
+    live_queue: Queue, test_server: TestServer, tmp_path: Path
+) -> None:
+    args = (live_queue.name.strip("\n\0"), test_server.queue_url)
+    told: list[str] = []
+    with program(tmp_path, PROGRAM, *args) as first, program(tmp_path, PROGRAM, *args) as second:
+        for process in (first, second):
+            assert process.stdout
+        threads = [
+            threading.Thread(target=lambda out=one.stdout: told.extend(out))
+            for one in (first, second)
+        ]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(told) >= 3, "three ticks")
+        first.kill()
+        seen = len(told)
+        wait_until(lambda: len(told) >= seen + 3, "three more")
+        second.kill()
+        for thread in threads:
+            thread.join()
+    # A job that was begun by who was killed runs again, and counts a lapse; no tick is made twice.
+    ran = [line.split()[0] for line in told if line.split()[1] == "0"]
+    assert len(ran) == len(set(ran)) >= 5
+    with Queue(*args) as queue:
+        queue.delete()
 
 
 def test_a_schedule_may_be_declared_while_the_worker_runs(live_queue: Queue) -> None:
