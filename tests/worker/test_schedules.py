@@ -173,5 +173,6 @@ def test_ticks_that_are_refused_keep_nobody_from_working(
             wait_until(lambda: "s: its ticks are not made" in caplog.text, "a word about it")
             client.config_set("maxmemory", "0")
             wait_until(lambda: len(ran) == 2, "the tick")
+            assert caplog.text.count("s: its ticks are not made") == 1
     finally:
         client.config_set("maxmemory", "0")

@@ -27,6 +27,7 @@ class Ticker:
         self._queue = queue
         self._longest = MOVED_SECONDS if queue.clock else LOOK_SECONDS
         self._look_at: dict[str, float] = {}
+        self._in_trouble: set[str] = set()
 
     def next_at(self) -> float:
         """Return when there is something to do, by the monotonic clock."""
@@ -42,14 +43,19 @@ class Ticker:
                 ticked: Ticked = self._queue._drive(self._queue._ask.make(schedule))
             except ServerUnavailable:
                 raise
-            except Exception as error:  # A time zone may be somebody's own.
-                known = isinstance(error, HoldfastError)
-                log.warning(
-                    "%s: its ticks are not made, trying again: %s",
-                    name,
-                    error,
-                    exc_info=None if known else error,
-                )
+            except Exception as error:  # noqa: BLE001  # A time zone may be somebody's own.
+                self._complain(name, error)
                 ticked = Ticked([], REFUSED_SECONDS)
+            else:
+                self._in_trouble.discard(name)
             again_in = self._longest if ticked.again_in is None else ticked.again_in
             self._look_at[name] = time.monotonic() + min(again_in, self._longest)
+
+    def _complain(self, name: str, error: Exception) -> None:
+        """Log it once, and not every time that it is tried again."""
+        if name not in self._in_trouble:
+            self._in_trouble.add(name)
+            unexpected = None if isinstance(error, HoldfastError) else error
+            log.warning(
+                "%s: its ticks are not made, trying again: %s", name, error, exc_info=unexpected
+            )
