@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from conftest import Clock
 from holdfast import InvalidArgument, NewJob, Queue, QueueFull, Schedule, Server
 from holdfast.codec import MAX_PAYLOAD_BYTES
+from holdfast.engine import calls
 from holdfast.rhythm import every
 from holdfast.ticking import AHEAD_MS, LATE_MS, Missed, make, plan, tick_id
 from support import TestServer
@@ -239,6 +240,18 @@ def test_who_was_frozen_between_looking_and_making_makes_nothing(
     assert looked.receipts is None
     assert other.counts() == before
     assert before.waiting <= 1
+
+
+def test_who_was_too_late_goes_on_from_what_the_other_made(queue: Queue) -> None:
+    queue.every("1m", name="s", missed="all")
+    making = make(queue.schedules["s"], queue._ask._new_entries)
+    next(making)
+    first = making.send(calls.Ticks(20 * MINUTE, 15 * MINUTE))
+    then = making.send(calls.Ticks(20 * MINUTE, 18 * MINUTE))
+    assert [first.args[1], then.args[1]] == [b"%d" % (15 * MINUTE), b"%d" % (18 * MINUTE)]
+    assert b"s@1970-01-01T00:18:00Z" in first.args
+    assert b"s@1970-01-01T00:18:00Z" not in then.args
+    assert b"s@1970-01-01T00:19:00Z" in then.args
 
 
 def test_what_was_missed_is_made_up_for_where_all_is_said(queue: Queue, clock: Clock) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conftest import Clock
-from holdfast import AsyncQueue, Queue, RunningJob, Server, Worker
+from holdfast import AsyncQueue, Queue, RunningJob, Server, ServerUnavailable, Worker
 from holdfast.worker import ticker
 from support import TestServer, wait_until
 from worker.support import at_work, program, worker_of, working
@@ -148,6 +148,13 @@ def test_a_schedule_that_raises_keeps_nobody_from_working(
     assert worker_of(queue, lambda job: ran.append(job.id)).run(until_empty=True)
     assert ran == ["a"]
     assert "s: its ticks are not made, trying again: no such hour" in caplog.text
+
+
+def test_a_server_that_is_lost_is_for_the_control_loop_to_bear() -> None:
+    queue = Queue("nowhere", Server("redis://localhost:1", patience=0.05))
+    queue.every("1m", name="s")
+    with pytest.raises(ServerUnavailable):
+        ticker.Ticker(queue).tick()
 
 
 def test_ticks_that_are_refused_keep_nobody_from_working(
