@@ -1,5 +1,6 @@
 """Holdfast: a work queue that does not lose work, on Redis or Valkey."""
 
+from holdfast.ahandler import AsyncQueueHandler
 from holdfast.aqueue import AsyncQueue
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
@@ -17,6 +18,7 @@ from holdfast.errors import (
     UnsupportedServer,
     WrongState,
 )
+from holdfast.handler import QueueHandler
 from holdfast.job import (
     Counts,
     Event,
@@ -38,6 +40,7 @@ from holdfast.progress import GroupStatus, Part, RequestStatus
 from holdfast.queue import Queue
 from holdfast.request import Request
 from holdfast.server import Server
+from holdfast.ticking import Schedule
 from holdfast.worker import (
     AsyncRunningJob,
     Auto,
@@ -51,6 +54,7 @@ from holdfast.worker import (
 
 __all__ = [
     "AsyncQueue",
+    "AsyncQueueHandler",
     "AsyncRequest",
     "AsyncRunningJob",
     "AsyncServer",
@@ -78,6 +82,7 @@ __all__ = [
     "Problem",
     "Queue",
     "QueueFull",
+    "QueueHandler",
     "Receipt",
     "Refused",
     "Release",
@@ -85,6 +90,7 @@ __all__ = [
     "RequestStatus",
     "Retry",
     "RunningJob",
+    "Schedule",
     "Server",
     "ServerRefused",
     "ServerUnavailable",

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from holdfast import arguments, codec, flows
+from holdfast import arguments, codec, flows, ticking
 from holdfast.backoff import retry_ms
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.engine import calls
@@ -42,6 +42,8 @@ from holdfast.job import (
 )
 from holdfast.keys import utf8_name
 from holdfast.requests import OnFailure, RequestAsker
+from holdfast.rhythm import Rhythm
+from holdfast.ticking import Missed, Schedule, Ticked
 
 T = TypeVar("T")
 
@@ -119,6 +121,8 @@ class Asker:
     ) -> Entry:
         if id is not None:
             utf8_name("id", id)
+        if isinstance(data, NewJob):
+            raise InvalidArgument("a NewJob is no payload: give it to add_many")
         priority, packed, grouped = arguments.DEFAULT_PRIORITY, b"", False
         if options or self._defaults:
             said = self._said(options)
@@ -333,6 +337,28 @@ class Asker:
                 raise InvalidArgument("the follow-up of a request is named after it: give no id")
         name = new_id() if id is None else id
         return RequestAsker(name, priority, limit, on_failure, keep_for, open_for, entry, append)
+
+    # -------------------------------------------------------------- schedules
+
+    def schedule(
+        self,
+        known: dict[str, Schedule],
+        rhythm: Rhythm,
+        data: object,
+        name: str | None,
+        missed: Missed,
+        options: Mapping[str, Any],
+    ) -> Schedule:
+        return ticking.declare(known, rhythm, data, name, missed, options, self._new_entries)
+
+    def make(self, schedule: Schedule) -> Flow[Ticked]:
+        return ticking.make(schedule, self._new_entries)
+
+    def make_all(self, schedules: Mapping[str, Schedule]) -> Flow[list[Receipt]]:
+        return ticking.make_all(list(schedules.values()), self._new_entries)
+
+    def _new_entries(self, jobs: Iterable[NewJob]) -> Iterator[Entry]:
+        return self.entries(jobs, {})
 
     # ---------------------------------------------------------------- workers
 

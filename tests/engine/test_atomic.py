@@ -32,6 +32,7 @@ TOUCHED = {
     "add": {"ready", "delayed", "ended", "wake", *BOOKS, *HASHES} - {"holds"},
     "add_grouped": ALL - {"leased", "holds", "failed"},
     "update": ALL - {"leased", "holds"},
+    "tick": ALL - {"leased", "holds", "failed"},
     "lease": ALL,
     "lease_failed": ALL - {"next", "turns"},
     "complete": ALL - {"delayed", "failed"},
@@ -135,6 +136,7 @@ META = (
     "changed",
     "ended",
     "forgotten",
+    "tick hourly",
 )
 
 

@@ -24,6 +24,7 @@ FOREIGN = {
 def test_the_public_names_are_these() -> None:
     assert holdfast.__all__ == [
         "AsyncQueue",
+        "AsyncQueueHandler",
         "AsyncRequest",
         "AsyncRunningJob",
         "AsyncServer",
@@ -51,6 +52,7 @@ def test_the_public_names_are_these() -> None:
         "Problem",
         "Queue",
         "QueueFull",
+        "QueueHandler",
         "Receipt",
         "Refused",
         "Release",
@@ -58,6 +60,7 @@ def test_the_public_names_are_these() -> None:
         "RequestStatus",
         "Retry",
         "RunningJob",
+        "Schedule",
         "Server",
         "ServerRefused",
         "ServerUnavailable",

@@ -54,13 +54,15 @@ def own(queue: AnyQueue, lease: float) -> Queue:
     A connection that does not answer is given up in time to extend by another.
     """
     server = Server(queue.server.address, reply_within=min(5.0, lease / 3))
-    return Queue(
+    mine = Queue(
         queue.name,
         server,
         defaults=queue.defaults,
         requeue=queue.requeue,
         clock=queue.clock,
     )
+    mine.schedules = queue.schedules
+    return mine
 
 
 def greet(queues: Iterable[AnyQueue]) -> None:

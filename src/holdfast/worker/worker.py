@@ -246,8 +246,12 @@ class Worker:
 
     def _prepare(self) -> None:
         """Refuse at once what cannot be: without a handler, or a server that will not have us."""
+        for queue in self._weights:
+            self._handlers.adopt(queue.name, queue.handlers.values())
         if not self._handlers:
-            raise InvalidArgument("the worker has no handler: register one with @worker.handler")
+            raise InvalidArgument(
+                "the worker has no handler: register one with @worker.handler or @queue.handler"
+            )
         self._check_idle()
         self._stopping.clear()
         greet(list(self._weights))
@@ -369,6 +373,9 @@ class Worker:
         with self._lock:
             if any(one.name == queue.name for one in self._weights):
                 raise InvalidArgument(f"{queue.name}: the worker works on this queue already")
+            if queue.handlers:
+                self._check_registering(None)
+                self._handlers.adopt(queue.name, queue.handlers.values())
             self._weights[queue] = weight
             if self._shared is None:
                 return
