@@ -108,6 +108,7 @@ def one_line(error: HoldfastError) -> str:
 
 
 @click.group(
+    "holdfast",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
@@ -117,7 +118,7 @@ Examples:
   holdfast watch emails
   holdfast doctor""",
 )
-@click.version_option(package_name="holdfast")
+@click.version_option(package_name="holdfast", prog_name="holdfast")
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Work with Holdfast queues: jobs that are not lost.
