@@ -134,6 +134,8 @@ def test_a_replica_is_read_only_and_its_primary_may_lose_it(
     with own_server(*options, "--replicaof", f"127.0.0.1 {durable.port}") as replica:
         with replica.client() as client:
             wait_until(lambda: client.info()["master_link_status"] == "up", "the replica")
+            # Before that it does not let itself be stopped.
+            wait_until(lambda: not client.info()["aof_rewrite_in_progress"], "its first file")
         told = Doctor(hf, replica.url, code=1)
         assert told.tier == "durable"
         assert told.of("error") == [
