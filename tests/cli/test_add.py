@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.support import Commands
+from cli.support import Commands, on_a_terminal
 from holdfast import Job, NewJob, Queue
 
 
@@ -168,3 +168,12 @@ def test_what_was_added_before_an_error_is_said(hf: Commands, queue: Queue) -> N
     assert first == "1,000 jobs added before this:"
     assert "payload has 8388609 bytes" in last
     assert queue.counts().ready == 1000
+
+
+def test_on_a_terminal_there_is_a_bar(hf: Commands, queue: Queue, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"x\n" * 1500)
+    code, screen = on_a_terminal("add", queue.name, "--lines", "--file", str(file))
+    assert code == 0
+    assert "█ 1,500 jobs\r" in screen
+    assert screen.endswith("\x1b[K1,500 jobs added\r\n")

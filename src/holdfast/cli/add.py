@@ -21,7 +21,7 @@ from holdfast.cli.options import (
     on_a_queue,
     open_queue,
 )
-from holdfast.cli.text import emit, many, visible
+from holdfast.cli.text import emit, many, progress_bar, visible
 from holdfast.errors import HoldfastError
 from holdfast.job import NewJob, Receipt
 from holdfast.queue import Queue
@@ -155,14 +155,14 @@ def _add_lines(queue: Queue, file: BinaryIO, said: dict[str, Any], *, as_json: b
     due = {name: said.pop(name) for name in ("delay", "at") if name in said}
     on_conflict = said.pop("on_conflict")
     live = sys.stderr.isatty()
-    begin = "\r" if live else ""
+    begin = "\r\x1b[K" if live else ""
     added = 0
     jobs: Iterator[Any] = (NewJob(line, **due) if due else line for line in _lines(file))
     try:
         while some := list(islice(jobs, LINES_PER_CALL)):
             added += sum(map(bool, queue.add_many(some, on_conflict=on_conflict, **said)))
             if live:
-                click.echo(f"\r{many(added, 'job')}", nl=False, err=True)
+                click.echo(f"\r{_bar(file)}{many(added, 'job')}", nl=False, err=True)
     except (HoldfastError, KeyboardInterrupt) as error:
         added += sum(map(bool, getattr(error, "receipts", ())))
         click.echo(f"{begin}{many(added, 'job')} added before this:", err=True)
@@ -172,6 +172,12 @@ def _add_lines(queue: Queue, file: BinaryIO, said: dict[str, Any], *, as_json: b
         emit({"added": added})
     else:
         click.echo(f"{many(added, 'job')} added")
+
+
+def _bar(file: BinaryIO) -> str:
+    """Return how much of a file is read; nothing where nobody knows how much there is."""
+    size = os.fstat(file.fileno()).st_size
+    return f"{progress_bar(file.tell(), size)} " if size and file.seekable() else ""
 
 
 def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
