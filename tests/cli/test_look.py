@@ -15,7 +15,7 @@ def test_queues_are_listed_with_their_counts(hf: Commands, queue: Queue, server:
     queue.lease(60)
     queue.pause()
     line = next(line for line in hf("ls").splitlines() if queue.name in line)
-    assert line.split() == ["2", "0", "1", "0", "0", "0", queue.name, "(paused)"]
+    assert line.split() == [queue.name, "(paused)", "2", "0", "1", "0", "0", "0"]
     told = {one["queue"]: one for one in hf.json("ls")}
     assert told[queue.name] == {
         "queue": queue.name,
@@ -171,6 +171,16 @@ def test_a_line_is_cut_where_a_terminal_ends_and_whole_where_there_is_none(
     line = screen.replace("\r", "").splitlines()[1]
     assert len(line) == 60
     assert line.endswith("x…")
+
+
+def test_what_is_in_the_middle_of_a_line_leaves_room_on_a_terminal(
+    hf: Commands, queue: Queue
+) -> None:
+    queue.add("the payload", id="a")
+    queue.fail(take(queue), error="e" * 500)
+    screen = on_a_terminal("failed", queue.name, columns=120)[1]
+    assert "e" * 29 + "…  the payload" in screen
+    assert "e" * 500 in hf("failed", queue.name)
 
 
 @pytest.mark.parametrize("state", ["parked", "ended", "failed"])

@@ -28,6 +28,7 @@ from holdfast.cli.text import (
     payload_lines,
     plain,
     seconds,
+    short_clock,
     table,
     visible,
     write_raw,
@@ -91,10 +92,10 @@ def ls(url: str | None, as_json: bool) -> None:
         emit([{"queue": name, **counts_json(counts)} for name, counts in found])
         return
     rows = [
-        (*(getattr(counts, state) for state in COUNTED), name + _paused(counts))
+        (name + _paused(counts), *(getattr(counts, state) for state in COUNTED))
         for name, counts in found
     ]
-    table((*COUNTED, "queue"), rows, right=COUNTED, none="no queues here")
+    table(("queue", *COUNTED), rows, right=COUNTED, none="no queues here")
 
 
 def _reached(name: str, server: Server) -> Counts | None:
@@ -207,7 +208,7 @@ def peek(
     table(
         ("id", "priority", *([when] if when else []), "payload"),
         [
-            (job.id, job.priority, *([clock(job.at)] if when else []), payload_line(job.data))
+            (job.id, job.priority, *([short_clock(job.at)] if when else []), payload_line(job.data))
             for job in found
         ],
         right=("priority",),
@@ -244,7 +245,7 @@ def failed(queue: str, url: str | None, count: int, first: int, raw: bool, as_js
         [
             (
                 job.id,
-                clock(_seconds(job.facts.failed_at)) or "",
+                short_clock(_seconds(job.facts.failed_at)),
                 job.failures,
                 job.lapses,
                 job.error or "",

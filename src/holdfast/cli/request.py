@@ -76,12 +76,12 @@ def ls(queue: str, url: str | None, as_json: bool) -> None:
     numbers = ("done", "failed", "running", "total", "limit", "priority")
     rows = [
         (
-            *(status.done, status.failed, status.running, status.total),
-            *(limit(status.limit), status.priority, status.state, status.id),
+            *(status.id, status.state, status.done, status.failed, status.running),
+            *(status.total, limit(status.limit), status.priority),
         )
         for status in found
     ]
-    table((*numbers, "state", "request"), rows, right=numbers, none="no requests")
+    table(("request", "state", *numbers), rows, right=numbers, none="no requests")
 
 
 @request.command(

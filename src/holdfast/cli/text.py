@@ -114,7 +114,8 @@ def table(
 ) -> None:
     """Write rows under headings; `right` are the headings of numbers.
 
-    On a terminal a line is cut where it ends. `none` is what to say when there are no rows.
+    On a terminal a line is cut where it ends, and what is in its middle when it takes more than a
+    quarter. `none` is what to say when there are no rows.
     """
     if not rows:
         click.echo(none, err=True)
@@ -131,12 +132,14 @@ def table_lines(
     least: int = 0,
 ) -> list[str]:
     """Return the lines of a table; `least` is how wide a column of numbers is at least."""
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     cells = [[visible(cell) for cell in row] for row in rows]
+    for row in cells:
+        row[1:-1] = [_cut(cell, most // 4) for cell in row[1:-1]]
     widths = [
         max(_width(heading), least * (heading in right), *(_width(row[i]) for row in cells), 0)
         for i, heading in enumerate(headings)
     ]
-    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
     def line(row: Sequence[str]) -> str:
         padded = [
@@ -183,13 +186,18 @@ def progress_bar(done: int, total: int, width: int = 30) -> str:
 
 
 def clock(at: float | None) -> str | None:
-    """Return an instant in local time; None where there is none."""
+    """Return an instant in local time, with its zone; None where there is none."""
     if at is None:
         return None
     try:
         return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
     except (OverflowError, ValueError, OSError):
         return "never"
+
+
+def short_clock(at: float | None) -> str:
+    """Return an instant in local time, for a table."""
+    return (clock(at) or "")[: len("2030-01-31 08:00:00")]
 
 
 def seconds(value: float | None) -> str | None:

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import click
 
-from holdfast.cli.look import COUNTED, counts_json
+from holdfast.cli.look import counts_json
 from holdfast.cli.options import examples, json_option, opened, pause, url_option
 from holdfast.cli.text import emit_line, table_lines
 from holdfast.job import Counts, Totals
 from holdfast.queue import Queue
 
+SHOWN: Final = ("ready", "delayed", "leased", "parked", "failed")
 RATES: Final = {"added": "added/s", "completed": "done/s", "retried": "retried/s"}
 UP, CLEAR = "\x1b[{}A", "\x1b[J"
 
@@ -101,18 +102,18 @@ def _look(queue: Queue) -> Look:
 def _lines(seen: dict[str, Look], before: dict[str, Look], *, heading: bool) -> list[str]:
     rows = [
         (
-            *(getattr(look.counts, state) for state in COUNTED),
+            name + (" (paused)" if look.counts.paused else ""),
+            *(getattr(look.counts, state) for state in SHOWN),
             *(
                 "" if rate is None else f"{rate:,.0f}"
                 for rate in look.rates(before.get(name)).values()
             ),
-            name + (" (paused)" if look.counts.paused else ""),
         )
         for name, look in seen.items()
     ]
-    numbers = (*COUNTED, *RATES.values())
+    numbers = (*SHOWN, *RATES.values())
     # Of one width, whatever is counted: what is piped shall stay in its columns.
-    lines = table_lines((*numbers, "queue"), rows, right=numbers, least=9)
+    lines = table_lines(("queue", *numbers), rows, right=numbers, least=7)
     return lines if heading else lines[1:]
 
 
