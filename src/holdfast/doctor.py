@@ -150,6 +150,9 @@ def _no_scripts(error: ServerRefused, *, named: bool) -> Finding:
 
 def _no_entry(server: Server, error: Exception) -> Finding:
     """Return why a server cannot be used at all, and what to do."""
+    if server.address.embedded:
+        told, _, _ = str(error).partition(" The log ends:\n")
+        return Finding("error", "the embedded server does not run", told)
     if isinstance(error, UnsupportedServer | ServerUnavailable):
         return Finding("error", "this server cannot be used", str(error))
     if isinstance(error, HoldfastError):

@@ -178,6 +178,17 @@ def test_nothing_listens(hf: Commands, tmp_path: Path) -> None:
         assert "start the server, or correct the URL" in error
 
 
+def test_an_embedded_server_that_does_not_start(
+    hf: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SERVER_BINARY", "/bin/false")
+    told = Doctor(hf, f"embedded://{tmp_path}/data", code=1)
+    [error] = told.of("error")
+    assert error.startswith("the embedded server does not run → the embedded server in ")
+    assert "server.log" in error
+    assert "The log ends" not in error
+
+
 def test_something_else_listens_or_nothing_answers(
     hf: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

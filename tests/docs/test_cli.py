@@ -15,7 +15,7 @@ import pytest
 from docs.pages import DOCS, blocks, code_in, rows, section
 from engine_support import own_server
 from holdfast.cli.main import _COMMANDS, main
-from holdfast.health import FULL, SLOW_MS, TIERS
+from holdfast.health import FULL, OPTIONAL, PATCHED, SLOW_MS, TIERS
 from support import DEADLINE
 
 PAGE = DOCS / "cli.md"
@@ -97,3 +97,18 @@ def test_the_tiers_are_those_of_the_code() -> None:
     assert shown == tiers
     assert f"more than {FULL:.0%}".replace("%", " %") in section(PAGE, "Doctor")
     assert f"more than {SLOW_MS:.0f} ms" in section(PAGE, "Doctor")
+
+
+def test_what_a_queue_can_do_without_is_on_the_page_about_servers() -> None:
+    shown = {
+        code_in(row[0])[0].removeprefix("+").partition("\\")[0].upper()
+        for row in rows(section(DOCS / "server.md", "A user for a queue"))
+    }
+    assert shown == set(OPTIONAL)
+
+
+def test_the_releases_without_known_holes_are_on_that_page_too() -> None:
+    text = section(DOCS / "server.md", "Versions")
+    for lines in PATCHED.values():
+        for (major, minor), patch in lines.items():
+            assert f"{major}.{minor}.{patch}" in text

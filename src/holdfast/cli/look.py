@@ -87,7 +87,8 @@ def ls(url: str | None, as_json: bool) -> None:
     the URL needs +scan, and sees the queues that it may reach.
     """
     server = opened(url)
-    found = [(name, counts) for name in server.queues() if (counts := _reached(name, server))]
+    looked = [(name, _reached(name, server)) for name in server.queues()]
+    found = [(name, counts) for name, counts in looked if counts is not None]
     if as_json:
         emit([{"queue": name, **counts_json(counts)} for name, counts in found])
         return
