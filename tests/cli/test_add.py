@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import math
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from cli.support import Commands, on_a_terminal
+from cli.support import Commands, interrupted, on_a_terminal, started
 from holdfast import Job, NewJob, Queue
+from support import wait_until
 
 
 def shown(queue: Queue, id: str) -> Job:
@@ -177,3 +179,16 @@ def test_on_a_terminal_there_is_a_bar(hf: Commands, queue: Queue, tmp_path: Path
     assert code == 0
     assert "█ 1,500 jobs\r" in screen
     assert screen.endswith("\x1b[K1,500 jobs added\r\n")
+
+
+def test_ctrl_c_says_how_many_are_there(hf: Commands, queue: Queue) -> None:
+    with started("add", queue.name, "--lines", stdin=subprocess.PIPE) as process:
+        assert process.stdin
+        process.stdin.write("x\n" * 20_000)
+        process.stdin.flush()
+        wait_until(lambda: queue.counts().ready >= 10_000, "half of the lines")
+        code, out, err = interrupted(process)
+    assert (code, out) == (130, "")
+    assert err.endswith(" jobs added, and perhaps some of the next\n")
+    told = int(err.split()[0].replace(",", ""))
+    assert told <= queue.counts().ready <= told + 1000

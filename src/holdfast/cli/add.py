@@ -163,9 +163,12 @@ def _add_lines(queue: Queue, file: BinaryIO, said: dict[str, Any], *, as_json: b
             added += sum(map(bool, queue.add_many(some, on_conflict=on_conflict, **said)))
             if live:
                 click.echo(f"\r{_bar(file)}{many(added, 'job')}", nl=False, err=True)
-    except (HoldfastError, KeyboardInterrupt) as error:
-        added += sum(map(bool, getattr(error, "receipts", ())))
+    except HoldfastError as error:
+        added += sum(map(bool, error.receipts))
         click.echo(f"{begin}{many(added, 'job')} added before this:", err=True)
+        raise
+    except KeyboardInterrupt:
+        click.echo(f"{begin}{many(added, 'job')} added, and perhaps some of the next", err=True)
         raise
     click.echo(begin, nl=False, err=True)
     if as_json:
