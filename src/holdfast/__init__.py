@@ -1,9 +1,8 @@
 """Holdfast: a work queue that does not lose work, on Redis or Valkey."""
 
-from holdfast.ahandler import AsyncQueueHandler
-from holdfast.aqueue import AsyncQueue
-from holdfast.arequest import AsyncRequest
-from holdfast.aserver import AsyncServer
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from holdfast.errors import (
     CodecError,
     HoldfastError,
@@ -33,6 +32,7 @@ from holdfast.job import (
     Problem,
     Receipt,
     Tidied,
+    Totals,
     Update,
     WorkerInfo,
 )
@@ -41,16 +41,22 @@ from holdfast.queue import Queue
 from holdfast.request import Request
 from holdfast.server import Server
 from holdfast.ticking import Schedule
-from holdfast.worker import (
-    AsyncRunningJob,
-    Auto,
-    Fail,
-    Hooks,
-    Release,
-    Retry,
-    RunningJob,
-    Worker,
-)
+
+if TYPE_CHECKING:
+    from holdfast.ahandler import AsyncQueueHandler
+    from holdfast.aqueue import AsyncQueue
+    from holdfast.arequest import AsyncRequest
+    from holdfast.aserver import AsyncServer
+    from holdfast.worker import (
+        AsyncRunningJob,
+        Auto,
+        Fail,
+        Hooks,
+        Release,
+        Retry,
+        RunningJob,
+        Worker,
+    )
 
 __all__ = [
     "AsyncQueue",
@@ -95,9 +101,42 @@ __all__ = [
     "ServerRefused",
     "ServerUnavailable",
     "Tidied",
+    "Totals",
     "UnsupportedServer",
     "Update",
     "Worker",
     "WorkerInfo",
     "WrongState",
 ]
+
+# Asyncio and what runs handlers take longer to import than all the rest: only for who uses them.
+_LATER = {
+    "AsyncQueue": "holdfast.aqueue",
+    "AsyncQueueHandler": "holdfast.ahandler",
+    "AsyncRequest": "holdfast.arequest",
+    "AsyncServer": "holdfast.aserver",
+    **dict.fromkeys(
+        (
+            "AsyncRunningJob",
+            "Auto",
+            "Fail",
+            "Hooks",
+            "Release",
+            "Retry",
+            "RunningJob",
+            "Worker",
+        ),
+        "holdfast.worker",
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

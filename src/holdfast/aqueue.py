@@ -36,6 +36,7 @@ from holdfast.job import (
     Receipt,
     State,
     Tidied,
+    Totals,
     WorkerInfo,
     read_events,
 )
@@ -285,6 +286,10 @@ class AsyncQueue:
     async def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
         return await self._run(calls.counts())
+
+    async def totals(self) -> Totals:
+        """Tell how often what happened since the queue was first used: for rates."""
+        return await self._run(calls.totals())
 
     async def show(self, id: str) -> Job | None:
         """Return a job as it stands, or None when no job has this id."""

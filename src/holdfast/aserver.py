@@ -286,6 +286,34 @@ class AsyncServer:
                 if link is not None:
                     link.close()
 
+    async def queues(self) -> list[str]:
+        """Return the names of the queues on this server.
+
+        Walks all keys of the database, some at a time, so that nobody else waits. A queue that
+        was never used, or was deleted, has none.
+        """
+        tries: wire.Tries | None = None
+        while True:
+            link = None
+            try:
+                link = await self.connect()
+                found: set[str] = set()
+                position = b"0"
+                while True:
+                    position, some = wire.read_scan(await link.ask(wire.pack_scan(position)))
+                    found |= some
+                    if position == b"0":
+                        return sorted(found)
+            except OSError as error:
+                tries = tries or wire.Tries(self.address, self._patience)
+                await asyncio.sleep(tries.after_loss(error, sent=False))
+            except ServerRefused as error:
+                tries = tries or wire.Tries(self.address, self._patience)
+                await asyncio.sleep(tries.after_no_entry(error))
+            finally:
+                if link is not None:
+                    link.close()
+
     async def close(self) -> None:
         """Close idle connections and leave the embedded server. A later call opens new ones."""
         if self._undoing:

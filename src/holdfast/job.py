@@ -287,6 +287,23 @@ class Counts(Struct, frozen=True):
         return self.ready + self.parked + self.delayed
 
 
+class Totals(Struct, frozen=True):
+    """How often what happened to jobs, since the queue was first used. `delete` begins anew."""
+
+    added: int
+    leased: int
+    completed: int
+    retried: int
+    """Runs that failed and were given another try."""
+    released: int
+    reclaimed: int
+    """Leases that lapsed."""
+    failed: int
+    """Jobs that failed, or were given back by a failure handler."""
+    cancelled: int
+    revived: int
+
+
 class Tidied(Struct, frozen=True):
     """What `tidy` moved."""
 

@@ -39,6 +39,9 @@ NAMES: Final = (
 
 MAX_NAME_BYTES: Final = 512
 
+META_PATTERN: Final = b"hf:{*}:meta"
+"""Every queue that was ever changed has this key, until it is deleted."""
+
 
 def utf8_name(kind: str, name: object) -> bytes:
     """Return a queue name or an id as bytes; refuse what could not be stored exactly."""
@@ -64,3 +67,13 @@ def queue_keys(queue: str) -> tuple[bytes, ...]:
         raise InvalidArgument(f"queue name must not begin with '}}': {queue!r}")
     prefix = b"hf:{" + raw + b"}:"
     return tuple(prefix + name.encode() for name in NAMES)
+
+
+def queue_of(meta: bytes) -> str | None:
+    """Return the queue that has this `meta` key; None where no queue can."""
+    raw = meta.removeprefix(b"hf:{").removesuffix(b"}:meta")
+    try:
+        name = raw.decode()
+        return name if queue_keys(name)[NAMES.index("meta")] == meta else None
+    except (UnicodeDecodeError, InvalidArgument):
+        return None

@@ -34,6 +34,7 @@ from holdfast.job import (
     Receipt,
     State,
     Tidied,
+    Totals,
     WorkerInfo,
     read_events,
 )
@@ -291,6 +292,10 @@ class Queue:
     def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
         return self._run(calls.counts())
+
+    def totals(self) -> Totals:
+        """Tell how often what happened since the queue was first used: for rates."""
+        return self._run(calls.totals())
 
     def show(self, id: str) -> Job | None:
         """Return a job as it stands, or None when no job has this id."""

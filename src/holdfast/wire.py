@@ -1,6 +1,6 @@
 """What goes over a connection, as bytes, with no I/O: commands out, and what an error reply means.
 
-Replies are parsed by hiredis. `server.py` and `aserver.py` are the only users.
+Replies are parsed by hiredis. Used by `server.py`, `aserver.py` and `doctor.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import random
 import ssl
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import hiredis
@@ -27,7 +26,8 @@ from holdfast.errors import (
     UnsupportedServer,
     WrongState,
 )
-from holdfast.keys import NAMES, queue_keys
+from holdfast.health import NEEDS, read_health
+from holdfast.keys import META_PATTERN, NAMES, queue_keys, queue_of
 
 RETRIABLE: Final = frozenset(
     {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS"}
@@ -53,8 +53,6 @@ _SAID_AS_ERR: Final = {
 }
 """What some errors should have had for a first word."""
 
-_NEEDS: Final = "Holdfast needs Valkey 8.0 or Redis 7.0"
-
 _ADVICE: Final = {
     "BROKEN": "somebody else wrote into this queue's `meta` key: mend it, or delete the queue",
     "READONLY": "this server is a read-only replica: connect to its primary",
@@ -78,6 +76,23 @@ def pack(*command: bytes) -> bytes:
     """Return a command as RESP."""
     packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]  # any length
     return packed
+
+
+SCAN_KEYS: Final = 1000
+"""How many keys the server looks at in one go: less than a millisecond."""
+
+
+def pack_scan(position: bytes) -> bytes:
+    """Return the command that looks for queues among some keys."""
+    return pack(b"SCAN", position, b"MATCH", META_PATTERN, b"COUNT", b"%d" % SCAN_KEYS)
+
+
+def read_scan(reply: Any) -> tuple[bytes, set[str]]:
+    """Return where to go on (b"0" at the end), and the queues that were found."""
+    if isinstance(reply, hiredis.ReplyError):
+        raise refusal(reply)
+    position, keys = reply
+    return position, {name for key in keys if (name := queue_of(key)) is not None}
 
 
 INFO: Final = pack(b"INFO")  # All of it: those that are too old take no list of sections.
@@ -170,7 +185,7 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
                 f"this queue was written by a newer Holdfast (layout {fact}): update this one"
             )
         case "TOO_OLD":
-            return UnsupportedServer(f"this server cannot run the scripts of a queue: {_NEEDS}")
+            return UnsupportedServer(f"this server cannot run the scripts of a queue: {NEEDS}")
     if word in _ADVICE:
         return ServerRefused(_ADVICE[word], word)
     return ServerRefused(f"the server refused the call: {text[:200]}", word)
@@ -257,51 +272,6 @@ def describe(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-@dataclass(frozen=True)
-class Health:
-    """What INFO says about a server."""
-
-    product: str
-    version: tuple[int, ...]
-    eviction: str
-    aof: bool
-
-    @property
-    def too_old(self) -> bool:
-        """Whether this server lacks what the scripts need."""
-        return self.version < ((8, 0) if self.product == "Valkey" else (7, 0))
-
-    def warnings(self) -> list[str]:
-        """Return what could cost jobs, in one sentence each."""
-        found = []
-        if self.eviction not in ("", "noeviction"):
-            found.append(
-                f"maxmemory-policy is {self.eviction}: a full server will drop jobs; "
-                "set it to noeviction"
-            )
-        if not self.aof:
-            found.append(
-                "appendonly is off: what was added since the last snapshot is lost when the "
-                "server stops; set appendonly yes"
-            )
-        return found
-
-
-def read_health(info: bytes) -> Health:
-    """Read the reply of INFO."""
-    fields = dict(
-        line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
-    )
-    valkey = fields.get("valkey_version")
-    version = valkey or fields.get("redis_version", "0")
-    return Health(
-        product="Valkey" if valkey else "Redis",
-        version=tuple(int(part) for part in version.split(".") if part.isdigit()),
-        eviction=fields.get("maxmemory_policy", ""),
-        aof=fields.get("aof_enabled", "1") == "1",
-    )
-
-
 def check_health(server: object, reply: object) -> list[str]:
     """Refuse a server that is too old; return warnings about one that may lose jobs.
 
@@ -313,6 +283,5 @@ def check_health(server: object, reply: object) -> list[str]:
         return []
     health = read_health(reply)
     if health.too_old:
-        version = ".".join(map(str, health.version))
-        raise UnsupportedServer(f"{server} is {health.product} {version}: {_NEEDS}")
+        raise UnsupportedServer(f"{server} is {health.name}: {NEEDS}")
     return health.warnings()

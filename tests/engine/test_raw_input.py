@@ -314,5 +314,7 @@ def test_every_script_has_been_given_bad_input(queue: Queue) -> None:
         "resume",
         "delete",
         "counts",
+        "totals",
         "workers",
+        "rights",
     }  # They take no arguments of their own.

@@ -65,6 +65,7 @@ def test_the_public_names_are_these() -> None:
         "ServerRefused",
         "ServerUnavailable",
         "Tidied",
+        "Totals",
         "UnsupportedServer",
         "Update",
         "Worker",

@@ -152,6 +152,7 @@ def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
     yield from step("add_many", [NewJob(b"%d" % n, id=f"m{n}") for n in range(1200)], handler="h")
     yield from step("add_many", [NewJob(b"", id="x"), NewJob(b"", id="m0")], on_conflict="raise")
     yield from step("counts")
+    yield from step("totals")
     one = yield from step("lease", 30)
     yield from step("extend", one, 60)
     yield from step("complete", one, b"result", add=[NewJob(b"", id="f", priority=99)])

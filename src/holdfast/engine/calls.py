@@ -49,6 +49,7 @@ from holdfast.job import (
     Receipt,
     State,
     Tidied,
+    Totals,
     WorkerInfo,
 )
 
@@ -81,6 +82,8 @@ PAUSE: Final = Script("pause", "allow-oom")
 RESUME: Final = Script("resume", "allow-oom")
 DELETE: Final = Script("delete", "allow-oom")
 COUNTS: Final = Script("counts", "no-writes")
+TOTALS: Final = Script("totals", "no-writes")
+RIGHTS: Final = Script("rights", "no-writes")
 SHOW: Final = Script("show", "no-writes")
 PEEK: Final = Script("peek", "no-writes")
 WORKERS: Final = Script("workers", "no-writes")
@@ -502,6 +505,16 @@ def counts() -> Call[Counts]:
         return Counts(ready, delayed, leased, parked, failed, ended, bool(paused))
 
     return Call(COUNTS, [], read)
+
+
+def totals() -> Call[Totals]:
+    """Tell how often what happened."""
+    return Call(TOTALS, [], lambda reply: Totals(*reply))
+
+
+def rights() -> Call[list[str]]:
+    """Name the commands that this user may not run on this queue."""
+    return Call(RIGHTS, [], lambda reply: [name.decode() for name in reply])
 
 
 @dataclass(frozen=True, slots=True)
