@@ -13,8 +13,8 @@ import hiredis
 import msgspec
 import redis
 
-from holdfast import Lease, NewJob, Queue, Request, ServerRefused
-from holdfast.engine import calls
+from holdfast import Lease, NewJob, Queue, Request, Row, ServerRefused, Staged
+from holdfast.engine import calls, writing
 from holdfast.engine.call import Call, Entry, Failure
 from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
 from holdfast.engine.script import Script
@@ -159,9 +159,10 @@ def own_server(
 
 
 class Held(dict[str, Lease]):
-    """What is held, by id; and the stamp of the queue that it is of."""
+    """What is held, by id; the stamp of the queue that it is of; whether it has writes."""
 
     stamp = b""
+    writes = False
 
 
 def populate(queue: Queue, clock: Clock) -> Held:
@@ -196,8 +197,11 @@ def populate(queue: Queue, clock: Clock) -> Held:
     queue.add(b"x", id="ready", handler="h")
     queue.add(b"x", id="last")
     opened(queue, "open", 3, limit=2, priority=60)
+    _populate_writes(queue)
     clock.advance(3)
-    return _held(queue, held)
+    filled = _held(queue, held)
+    filled.writes = True
+    return filled
 
 
 def opened(queue: Queue, id: str, parts: int, **options: Any) -> Request:
@@ -286,6 +290,36 @@ def _populate_groups(queue: Queue) -> list[Lease]:
     queue.add_many([NewJob(b"x", id=f"parked-{n}", group="full", priority=90) for n in range(3)])
     queue.add(b"x", id="grouped-later", delay=3, group="full")
     return [*held]
+
+
+def _populate_writes(queue: Queue) -> None:
+    """Leave what is staged, adopted and committed, some of it for three seconds."""
+    queue.write("late").stage([b"x"] * 2, partition=0, attempt=0, keep_for=3)
+    queue.write("fresh").stage([b"x"], partition=0, attempt=0)
+    adopted(queue, "orphaned", [b"x"], keep_for_ms=3000)
+    adopted(queue, "adopted", [b"x"])
+    rows = [
+        Row(b"x" * 100),
+        Row(b"y", id="ready", priority=90),
+        Row(b"y", id="failed"),
+        Row(b"y", id="replaced", handler="h"),
+        Row(b"y", id="kept", delay=3600),
+        Row(b"y", id="all/3"),
+        Row(b"y", group="full"),
+        Row(b"y", request="open"),
+        Row(b"y", request="failed"),
+        Row(b"y", request="nobody", delay=3600),
+    ]
+    adopted(queue, "committed", rows)
+    queue._run(writing.commit("committed", "", 0, 1, keep_for_ms=60_000, how=b"1=11"))
+
+
+def adopted(queue: Queue, write: str, rows: list[Any], keep_for_ms: int = 60_000) -> Staged:
+    """Stage rows and adopt them, so that they can be committed."""
+    staged = queue.write(write).stage(rows, partition=0, attempt=0)
+    winners = [(f"{write}/0.0", staged.chunks)]
+    queue._run(writing.adopt(write, "", 0, 0, winners, keep_for_ms=keep_for_ms))
+    return staged
 
 
 def populate_plainly(queue: Queue, clock: Clock) -> Held:
@@ -443,6 +477,33 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     ),
     "hold_up": lambda queue, held: queue._run(calls.change_request("open", limit=b"0")),
     "set_priority": lambda queue, held: queue._run(calls.change_request("open", priority=99)),
+    "stage": lambda queue, held: queue.write("new").stage(_NEW, partition=0, attempt=0),
+    "adopt": lambda queue, held: queue._run(
+        writing.adopt(
+            "new",
+            "stream",
+            1,
+            0,
+            [("fresh/0.0", 1)] if held.writes else [],
+            keep_for_ms=1000,
+            requests=["open"] if held.writes else [],
+        )
+    ),
+    "adopt_instead": lambda queue, held: queue._run(
+        writing.adopt(
+            "adopted", "", 0, 0, [("fresh/0.0", 1)] if held.writes else [], keep_for_ms=1000
+        )
+    ),
+    "commit": lambda queue, held: queue._run(
+        writing.commit("adopted", "stream", 1, int(held.writes), keep_for_ms=1000)
+    ),
+    "commit_nothing": lambda queue, held: queue._run(
+        writing.commit("new", "", 0, 0, keep_for_ms=1000)
+    ),
+    "publish": lambda queue, held: queue.publish(),
+    "abort": lambda queue, held: queue._run(
+        writing.abort([f"{name}/0.0" for name in ("fresh", "adopted", "committed", "nobody")])
+    ),
     "pause": lambda queue, held: queue.pause(),
     "resume": lambda queue, held: queue.resume(),
     "delete": lambda queue, held: queue.delete(),

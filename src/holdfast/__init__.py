@@ -3,8 +3,10 @@
 from holdfast.aqueue import AsyncQueue
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
+from holdfast.awrite import AsyncWrite
 from holdfast.errors import (
     CodecError,
+    Fenced,
     HoldfastError,
     InvalidArgument,
     JobExists,
@@ -18,6 +20,7 @@ from holdfast.errors import (
     WrongState,
 )
 from holdfast.job import (
+    Committed,
     Counts,
     Event,
     Extended,
@@ -30,6 +33,8 @@ from holdfast.job import (
     Outcome,
     Problem,
     Receipt,
+    Row,
+    Staged,
     Tidied,
     Update,
     WorkerInfo,
@@ -47,18 +52,22 @@ from holdfast.worker import (
     RunningJob,
     Worker,
 )
+from holdfast.write import Write
 
 __all__ = [
     "AsyncQueue",
     "AsyncRequest",
     "AsyncRunningJob",
     "AsyncServer",
+    "AsyncWrite",
     "CodecError",
+    "Committed",
     "Counts",
     "Event",
     "Extended",
     "Facts",
     "Fail",
+    "Fenced",
     "GroupStatus",
     "HoldfastError",
     "Hooks",
@@ -82,14 +91,17 @@ __all__ = [
     "Request",
     "RequestStatus",
     "Retry",
+    "Row",
     "RunningJob",
     "Server",
     "ServerRefused",
     "ServerUnavailable",
+    "Staged",
     "Tidied",
     "UnsupportedServer",
     "Update",
     "Worker",
     "WorkerInfo",
+    "Write",
     "WrongState",
 ]

@@ -13,6 +13,7 @@ from holdfast import flows
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
 from holdfast.asking import Asker, Done, Requeue
+from holdfast.awrite import AsyncWrite
 from holdfast.engine import calls
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
@@ -41,6 +42,7 @@ from holdfast.job import (
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.requests import OnFailure, set_group_limit, walk
 from holdfast.wire import Packer
+from holdfast.writes import last_batch
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -363,6 +365,23 @@ class AsyncQueue:
     async def set_group_limit(self, group: str, limit: int | None) -> None:
         """Let so many jobs of a group run at a time, from the next lease on."""
         await self._run(set_group_limit(group, limit))
+
+    # ----------------------------------------------------------------- spark
+
+    def write(self, name: str | None = None) -> AsyncWrite:
+        """Name a write that many processes stage and one commits; without a name it gets one.
+
+        Every run of it needs a name of its own.
+        """
+        return AsyncWrite(self, self._ask.write(name))
+
+    async def publish(self) -> int:
+        """Let what is committed become jobs, where somebody died over it; return how many."""
+        return await self._drive(flows.publish())
+
+    async def last_batch(self, writer: str) -> int | None:
+        """Return the last batch that a writer has committed; None when there is none."""
+        return await self._run(last_batch(writer))
 
     # ---------------------------------------------------------------- manage
 

@@ -41,6 +41,8 @@ from holdfast.request import Request
 from holdfast.requests import OnFailure, set_group_limit, walk
 from holdfast.server import Server
 from holdfast.wire import Packer
+from holdfast.write import Write
+from holdfast.writes import last_batch
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -369,6 +371,23 @@ class Queue:
     def set_group_limit(self, group: str, limit: int | None) -> None:
         """Let so many jobs of a group run at a time, from the next lease on."""
         self._run(set_group_limit(group, limit))
+
+    # ----------------------------------------------------------------- spark
+
+    def write(self, name: str | None = None) -> Write:
+        """Name a write that many processes stage and one commits; without a name it gets one.
+
+        Every run of it needs a name of its own.
+        """
+        return Write(self, self._ask.write(name))
+
+    def publish(self) -> int:
+        """Let what is committed become jobs, where somebody died over it; return how many."""
+        return self._drive(flows.publish())
+
+    def last_batch(self, writer: str) -> int | None:
+        """Return the last batch that a writer has committed; None when there is none."""
+        return self._run(last_batch(writer))
 
     # ---------------------------------------------------------------- manage
 

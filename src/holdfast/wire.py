@@ -42,6 +42,7 @@ FORGOTTEN_SECONDS: Final = 300.0
 
 _SCRIPT_WORDS: Final = frozenset(
     {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}
+    | {"GONE", "CLOSED"}
 )
 """Said by a script, which knows whether it has answered this call before."""
 
@@ -154,6 +155,16 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
         case "TAKEN":
             return JobExists(
                 f"{ids[0]}/{fact}: a job that is no part has this id; no part was added"
+            )
+        case "GONE":
+            return WrongState(
+                f"{ids[int(fact)]}: what was staged is gone: aborted, forgotten after keep_for, or "
+                "committed before. Nothing was committed: stage it anew, as another attempt"
+            )
+        case "CLOSED":
+            return WrongState(
+                f"{ids[int(fact)]}: rows are to be parts of this request, but it is not open. "
+                "Nothing was committed"
             )
         case "WRONG":
             return WrongState(f"the call does not fit what is there: {fact}")

@@ -13,6 +13,7 @@ from holdfast.keys import NAMES, queue_keys
 Stored: TypeAlias = dict[str, Any]
 
 _MADE_ID = re.compile(rb"[-0-9A-Z_a-z]{20}")
+_STAGED_ID = re.compile(rb"\x14\0\0\0([-0-9A-Z_a-z]{20})")
 
 
 def stored(client: redis.Redis, queue: Queue, other: Queue | None = None) -> Stored:
@@ -31,7 +32,10 @@ def stored(client: redis.Redis, queue: Queue, other: Queue | None = None) -> Sto
 
 def made_ids(client: redis.Redis, queue: Queue) -> list[bytes]:
     """Return the ids of jobs that the client made, in the order in which it made them."""
-    return sorted(id for id in _hash(client, queue, "jobs") if _MADE_ID.fullmatch(id))
+    ids = {id for id in _hash(client, queue, "jobs") if _MADE_ID.fullmatch(id)}
+    for chunk in _hash(client, queue, "staged").values():
+        ids.update(_STAGED_ID.findall(chunk))
+    return sorted(ids)
 
 
 def payloads(client: redis.Redis, queue: Queue) -> dict[str, bytes]:

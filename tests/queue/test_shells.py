@@ -17,6 +17,7 @@ from holdfast import (
     AsyncQueue,
     AsyncRequest,
     AsyncServer,
+    AsyncWrite,
     Counts,
     HoldfastError,
     Job,
@@ -25,13 +26,18 @@ from holdfast import (
     NewJob,
     Queue,
     Request,
+    Row,
     Server,
     Update,
     WorkerInfo,
+    Write,
 )
 from support import TestServer
 
-PAIRS = [(Queue, AsyncQueue), (Request, AsyncRequest), (Server, AsyncServer)]
+HANDLES = [(Request, AsyncRequest), (Write, AsyncWrite)]
+PAIRS = [(Queue, AsyncQueue), *HANDLES, (Server, AsyncServer)]
+NAMED = {"__init__", "request", "write"}
+"""A request or a write is named, and nothing is sent."""
 Step = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
 Scenario = Generator[Step, Any, None]
 
@@ -86,7 +92,7 @@ def test_what_is_awaited_is_what_does_io(sync: type, other: type) -> None:
     for name, method in methods(other).items():
         # An async context manager, or what is gone through with `async for`.
         opens = hasattr(method, "__wrapped__") or inspect.isasyncgenfunction(method)
-        does_io = name not in ("__init__", "request")  # A request is named, not opened.
+        does_io = name not in NAMED
         assert opens or inspect.iscoroutinefunction(method) == does_io, name
         assert not inspect.iscoroutinefunction(methods(sync)[name])
         assert inspect.isasyncgenfunction(method) == inspect.isgeneratorfunction(
@@ -94,7 +100,7 @@ def test_what_is_awaited_is_what_does_io(sync: type, other: type) -> None:
         )
 
 
-@pytest.mark.parametrize(("sync", "other"), [(Queue, AsyncQueue), (Request, AsyncRequest)])
+@pytest.mark.parametrize(("sync", "other"), [(Queue, AsyncQueue), *HANDLES])
 def test_both_queues_are_documented_alike(sync: type, other: type) -> None:
     assert as_sync(inspect.getdoc(other)) == inspect.getdoc(sync)
     for name, method in methods(sync).items():
@@ -184,6 +190,7 @@ def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
     yield from step("result", "a", wait=0.01)
     yield from step("result", "m11", wait=0.01)
     yield from requests_in(step, step_of, clock)
+    yield from writes_in(step, step_of, clock)
     yield from step("register", alive_for=5)
     workers = yield from step("workers")
     yield from step("fail_worker", workers[0])
@@ -248,6 +255,29 @@ def requests_in(step: Any, step_of: Any, clock: Callable[[float], None]) -> Scen
     yield from step("groups")
 
 
+def writes_in(step: Any, step_of: Any, clock: Callable[[float], None]) -> Scenario:
+    """The part of the scenario that uses every method of a write."""
+    request = yield from step("request", "rows")
+    yield from step_of(request, "open")
+    write = yield from step("write", "w")
+    yield from step("write", "")
+    rows = [NewJob(b"", id="row"), Row(b"", request="rows"), *(NewJob(b"", id="m0") for _ in "ab")]
+    one = yield from step_of(write, "stage", rows, partition=0, attempt=0)
+    two = yield from step_of(write, "stage", [b"", {"n": 1}], partition=1, attempt=0, priority=9)
+    yield from step_of(write, "stage", [Row(b"", id="x", request="r")], partition=2, attempt=0)
+    vain = yield from step_of(write, "stage", rows, partition=0, attempt=1, keep_for=5)
+    yield from step_of(write, "abort", [vain, None])
+    yield from step_of(write, "commit", [one, vain])
+    yield from step_of(write, "commit", [one], on_conflict="raise")
+    yield from step_of(write, "commit", [one], writer="stream")
+    yield from step_of(write, "commit", [one, two], writer="stream", batch=1)
+    yield from step_of(write, "commit", [one, two], writer="stream", batch=1)
+    yield from step("last_batch", "stream")
+    yield from step("last_batch", "nobody")
+    yield from step("publish")
+    yield from step_of(request, "status")
+
+
 def without_tokens(answer: Any) -> Any:
     if isinstance(answer, Lease):
         return answer.id, answer.data, answer.facts
@@ -261,6 +291,8 @@ def without_tokens(answer: Any) -> Any:
         return answer.alive, answer.about
     if isinstance(answer, Request | AsyncRequest):
         return answer.id
+    if isinstance(answer, Write | AsyncWrite):
+        return answer.name
     return re.sub(r"[\d.]+ s\b|under \S+", "", answer) if isinstance(answer, str) else answer
 
 
@@ -295,7 +327,7 @@ async def aplay(url: str, name: str) -> list[object]:
                 answer = getattr(thing or queue, method)(*args, **options)
                 if inspect.isasyncgen(answer):
                     answer = [part async for part in answer]
-                elif not isinstance(answer, AsyncRequest):
+                elif not isinstance(answer, AsyncRequest | AsyncWrite):
                     answer = await answer
             except HoldfastError as error:
                 thing, method, args, options = steps.throw(error)
@@ -308,7 +340,7 @@ def test_both_shells_come_to_the_same(test_server: TestServer, queue_name: str) 
     sync = play(test_server.url, queue_name)
     assert sync == asyncio.run(aplay(test_server.url, queue_name))
     used = {str(step[0]) for step in sync if isinstance(step, tuple)}
-    both = methods(Queue).keys() | methods(Request).keys()
+    both = methods(Queue).keys() | methods(Request).keys() | methods(Write).keys()
     assert used == both - {"__init__", "events", "keep_tidy"}
 
 

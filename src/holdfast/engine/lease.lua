@@ -7,7 +7,8 @@
 --
 -- Asking for work is what keeps the queue healthy: what is due is promoted, what lapsed
 -- is reclaimed and old endings are forgotten before we look. No other process has to be
--- alive for a job to move. With `failed` it takes failed jobs whose failure handler may run.
+-- alive for a job to move. Where fewer are ready than are wanted it also publishes what somebody
+-- committed. With `failed` it takes failed jobs whose failure handler may run.
 
 local token, failed = name(ARGV[4], 'token'), ARGV[8] == '1'
 if string.find(token, '%s') then refuse('INVALID', 'token') end
@@ -266,7 +267,7 @@ end
 
 -- When something may come up by itself: the next job due, the next lease that lapses.
 local function worth_asking_in()
-  if not failed and has_more() or (this.budget or 1) <= 0 then return 0 end
+  if not failed and has_more() or (this.budget or 1) <= 0 or this.unpublished then return 0 end
   local wait_ms = 1000
   local due_at = call('ZRANGE', failed and key.failed or key.delayed, 0, 0, 'WITHSCORES')[2]
   local lapses_at = call('ZRANGE', key.leased, 0, 0, 'WITHSCORES')[2]
@@ -289,7 +290,7 @@ if failed then call('ZCARD', key.failed) end
 
 complete(done, numbers, flags, results, {})
 local completed = table.concat(flags)
-if found then maintain(found, ARGV[7] == '1') end
+if found then maintain(found, ARGV[7] == '1', wanted) end
 if this.met then decide_met() end  -- Who has a free place now has a turn.
 
 local ids, ranks, payloads, wait_ms = {}, {}, {}, 1000

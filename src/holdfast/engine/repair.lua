@@ -17,13 +17,19 @@ local again = begin()
 if again then return again end
 if not redis.acl_check_cmd('HSCAN', key.jobs, '0') then refuse('NOPERM', 'HSCAN') end
 
-local SETS = {'terms', 'turns', 'ready', 'delayed', 'leased', 'parked', 'failed', 'ended'}
+local SETS = {
+  'terms', 'turns', 'ready', 'delayed', 'leased', 'parked', 'failed', 'ended', 'staging',
+}
 local SET_KEYS = {
   key.terms, key.turns, key.ready, key.delayed, key.leased, key.parked, key.failed, key.ended,
+  key.staging,
 }
+local NOT_BY_ID = {terms = true, turns = true, staging = true}
 -- Of two sets the one that stands first here keeps the id.
 local KEEPS = {leased = 1, parked = 2, ready = 3, delayed = 4, failed = 5, ended = 6}
-local HASH_KEYS = {key.jobs, key.holds, key.facts, key.next, key.results, key.requests}
+local HASH_KEYS = {
+  key.jobs, key.holds, key.facts, key.next, key.results, key.requests, key.ledger, key.staged,
+}
 
 local stage = whole(ARGV[4], 1, #SETS + #HASH_KEYS, 'stage')
 local from = ARGV[5]
@@ -31,14 +37,15 @@ local budget = whole(ARGV[6], 1, MAX_JOBS, 'count')
 if from ~= '' then whole(from, 0, MAX_INSTANT, 'place') end
 check_types()
 check_requests()
+check_staging()
 local given = tonumber(call('HGET', key.meta, 'sequence') or 0)
 
 local done = {}
 local function did(id, what) done[#done + 1], done[#done + 2] = id, what end
 
 local function drop(id)
-  for _, hash in ipairs(HASH_KEYS) do
-    if hash ~= key.requests then call('HDEL', hash, id) end
+  for _, hash in ipairs({key.jobs, key.holds, key.facts, key.next, key.results}) do
+    call('HDEL', hash, id)
   end
 end
 
@@ -133,8 +140,7 @@ local function mend_request(request)
     did(request, 'parked parts counted anew')
   end
   if parked > 0 and record.outcome > 0 then
-    record.outcome, record.ended_at, record.reason = 0, 0, ''
-    call('ZADD', key.terms, MAX_INSTANT, request)
+    reopen(request, record)
     did(request, 'goes on, as parts of it wait')
   end
   if parked > 0 and record.sealed == 1 and is_over then
@@ -160,8 +166,64 @@ local function term_of(record)
   return record.stopping > 0 and this.now or MAX_INSTANT
 end
 
+-- Something in `staging` without a record is dropped; what is to be seen to at a wrong time gets
+-- another one.
+local function mend_entry(entry, score)
+  local kept, at = entry_of(entry), tonumber(score)
+  if not kept then
+    strike(entry)
+    return did(entry, 'dropped, as it has no record')
+  end
+  local list = string.find(entry, '^attempt ') and kept.of
+  if list and call('HEXISTS', key.ledger, list) == 0 then
+    kept.of = nil
+    enter(entry, kept, time_of(entry, kept))
+    return did(entry, 'adopted by nobody: now to be forgotten')
+  end
+  if string.find(entry, '^attempt ') and not list then
+    local chunks = 0
+    while chunks < number_in(kept, 'chunks')
+      and call('HEXISTS', key.staged, chunk_field(string.sub(entry, 9), chunks)) == 1 do
+      chunks = chunks + 1
+    end
+    if chunks ~= number_in(kept, 'chunks') then
+      kept.chunks = chunks
+      enter(entry, kept, at)
+      return did(entry, 'chunks counted anew, as some are lost')
+    end
+  end
+  local is_commit = string.find(entry, '^commit ')
+  if is_commit and (at < 0) ~= not kept.published_at or list and at < MAX_INSTANT then
+    enter(entry, kept, time_of(entry, kept))
+    did(entry, 'given a new time')
+  end
+end
+
+-- What is in the ledger, or staged, and in `staging` not.
+local function adopt_entry(entry, hash)
+  if hash == key.ledger then
+    local kept = entry_of(entry)
+    if call('ZSCORE', key.staging, entry) then return end
+    if not kept then
+      strike(entry)
+      return did(entry, 'dropped, as it cannot be read')
+    end
+    enter(entry, kept, time_of(entry, kept))
+    return did(entry, 'seen to again')
+  end
+  local attempt, number = string.match(entry, '^(.*)/(%d+)$')
+  local kept = attempt and entry_of('attempt ' .. attempt) or {}
+  number = tonumber(number)
+  if not number or number < number_in(kept, 'first') or number >= number_in(kept, 'chunks') then
+    call('HDEL', key.staged, entry)
+    book()
+    did(entry, 'dropped, as no attempt has it')
+  end
+end
+
 local function mend(member, score, set, set_key)
   if set == 'terms' then return mend_request(member) end
+  if set == 'staging' then return mend_entry(member, score) end
   if set == 'turns' then return mend_turn(member) end
   local id = member
   if set == 'parked' then id, score = read_parked(member) end
@@ -247,6 +309,7 @@ end
 
 -- What is in a hash and in no set; or an update of what has ended.
 local function adopt(id, hash)
+  if hash == key.ledger or hash == key.staged then return adopt_entry(id, hash) end
   local facts = facts_of(id)
   if hash == key.requests then
     local request = string.match(id, '^(.*)/end$') or id
@@ -264,8 +327,7 @@ local function adopt(id, hash)
   for i, set in ipairs(SET_KEYS) do
     local member = id
     if SETS[i] == 'parked' then member = parked_name(id, facts) end
-    local passed = hash == key.next and SETS[i] == 'ended'
-      or SETS[i] == 'terms' or SETS[i] == 'turns'
+    local passed = hash == key.next and SETS[i] == 'ended' or NOT_BY_ID[SETS[i]]
     if not passed and call('ZSCORE', set, member) then return end
   end
   if hash == key.jobs then return did(id, 'in no set: now ' .. file(id)) end
@@ -296,6 +358,11 @@ else
   local found = call('HSCAN', hash, from ~= '' and from or '0', 'COUNT', math.min(budget, fits))
   for i = 1, #found[2], 2 do adopt(found[2][i], hash) end
   from = found[1] ~= '0' and found[1] or ''
+end
+local first = tonumber(call('ZRANGE', key.staging, 0, 0, 'WITHSCORES')[2])
+if first and not (this.staging and this.staging <= first) then
+  see_to_it(first)
+  did('', 'what is staged is seen to in time')
 end
 if call('LLEN', key.wake) > 1 then
   call('UNLINK', key.wake)
