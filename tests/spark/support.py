@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
+
+from pyspark.sql import SparkSession
 
 from holdfast import Queue
 from holdfast.job import State
@@ -50,4 +51,11 @@ def source_processes(java: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}") and command_line(pid) != ""
+    return command_line(pid) != ""
+
+
+def java_of(spark: SparkSession) -> int:
+    gateway = spark.sparkContext._gateway
+    assert gateway
+    pid: int = gateway.proc.pid
+    return pid

@@ -64,9 +64,7 @@ def test_only_the_states_that_are_asked_for(
     assert look(spark, options, STATE="failed").count() == 0
 
 
-def test_a_queue_without_jobs_is_an_empty_table(
-    spark: SparkSession, options: Options
-) -> None:
+def test_a_queue_without_jobs_is_an_empty_table(spark: SparkSession, options: Options) -> None:
     assert look(spark, options).collect() == []
 
 
@@ -75,5 +73,7 @@ def test_every_job_of_a_long_queue_is_seen_once(
 ) -> None:
     live_queue.add_many(str(number) for number in range(45_000))
     table = look(spark, options)
-    seen = table.selectExpr("count(*)", "count(distinct id)", "sum(cast(cast(value as string) as int))")
+    seen = table.selectExpr(
+        "count(*)", "count(distinct id)", "sum(cast(cast(value as string) as int))"
+    )
     assert tuple(seen.collect()[0]) == (45_000, 45_000, sum(range(45_000)))

@@ -15,7 +15,11 @@ from holdfast.spark import java
 
 STARTED = """
 from holdfast.spark import session
-spark = session(master="local[1]", memory="512m")
+spark = session(
+    master="local[1]",
+    memory="512m",
+    config={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
+)
 print(spark.range(7).count(), spark.read.format("holdfast").option("queue", "q").load().count())
 spark.stop()
 """

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from holdfast import Queue
 from spark.support import Options, payloads
@@ -96,8 +95,10 @@ def test_a_task_that_is_tried_again_adds_its_rows_once(
 def test_a_write_that_fails_adds_nothing_and_its_staging_goes_in_time(
     spark: SparkSession, live_queue: Queue, options: Options
 ) -> None:
-    table = spark.range(0, 4000, 1, 2).withColumn("value", F.col("id").cast("string"))
-    bad = table.select(F.expr("if(id = 3999, raise_error('the last row'), value)").alias("value"))
+    table = spark.range(0, 4000, 1, 2).withColumn("value", functions.col("id").cast("string"))
+    bad = table.select(
+        functions.expr("if(id = 3999, raise_error('the last row'), value)").alias("value")
+    )
     with pytest.raises(PySparkException, match="the last row"):
         write(bad, options, stagedFor="1")
     assert live_queue.counts().waiting == 0
@@ -132,7 +133,7 @@ def test_a_queue_cannot_be_overwritten(
     spark: SparkSession, live_queue: Queue, options: Options
 ) -> None:
     live_queue.add("old")
-    with pytest.raises(PySparkException, match="use mode\\('append'\\)"):
+    with pytest.raises(PySparkException, match=r"use mode\('append'\)"):
         spark.sql("select 'a' value").write.format("holdfast").options(**options).mode(
             "overwrite"
         ).save()
@@ -142,7 +143,7 @@ def test_a_queue_cannot_be_overwritten(
 def test_a_server_that_is_not_there_is_said_on_the_driver(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(PySparkException, match="option 'url': .*nowhere"):
+    with pytest.raises(PySparkException, match=r"option 'url': .*nowhere"):
         write(spark.sql("select 'a' value"), {"queue": "q", "url": f"unix://{tmp_path}/nowhere"})
 
 

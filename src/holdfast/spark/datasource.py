@@ -6,13 +6,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
-from holdfast.spark import look, sink
-from holdfast.spark.options import look_options, sink_options
+from holdfast.spark import look, sink, source
+from holdfast.spark.options import look_options, sink_options, source_options
 
 
 class HoldfastDataSource(DataSource):
@@ -24,13 +25,25 @@ class HoldfastDataSource(DataSource):
         return "holdfast"
 
     def schema(self) -> StructType:
-        """Return the columns of a read."""
-        return look.JOBS.schema
+        """Return the columns of a read: a stream's has a `reader`, a batch's has none.
+
+        It is asked for at once by `load()`, so that a stream's options are refused there.
+        """
+        if "reader" not in self.options:
+            return look.JOBS.schema
+        source_options(self.options)
+        return source.JOBS.schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Look at a queue."""
         look.JOBS.check(schema)
         return look.LookReader(look_options(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Claim what a queue has, batch by batch."""
+        options = source_options(self.options)
+        source.JOBS.check(schema)
+        return source.StreamSource(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Add the rows of a DataFrame as jobs."""

@@ -19,6 +19,7 @@ from holdfast.address import parse as parse_url
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.job import State
 from holdfast.queue import Queue
+from holdfast.server import Server
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ OF_A_STREAM: Final = ("url", "queue", "reader", "maxJobsPerTrigger", "claimFor")
 DEFAULT_JOBS_PER_TRIGGER: Final = 20_000
 DEFAULT_CLAIM_SECONDS: Final = 3600.0
 DEFAULT_STAGED_SECONDS: Final = 86400.0
+REACH_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -216,8 +218,13 @@ def _seconds_of(option: str) -> Callable[[str], float]:
 
 
 def reach(place: Place) -> None:
-    """See that the server answers; say so in one sentence where it does not."""
+    """See that the server answers, before any work is planned; say so where it does not.
+
+    With less patience than a call in the middle of something has: somebody is waiting.
+    """
+    place.open()  # An embedded server of another machine is refused.
     try:
-        place.open().counts()
+        with Queue(place.queue, Server(place.url, patience=REACH_SECONDS)) as queue:
+            queue.counts()
     except HoldfastError as error:
         raise type(error)(f"option 'url': {error}") from None

@@ -18,7 +18,6 @@ QUIET_LOG: Final = "-Dlog4j2.configurationFile=" + LOG_SETTINGS.as_uri()
 QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "8",
 }
 
 

@@ -47,7 +47,6 @@ class _Writer:
                 "and outputMode('append') or 'update' for a stream"
             )
         check_columns(schema)
-        reach(options.place)
         self._options = options
         self._write = random_name()
 
@@ -70,6 +69,10 @@ class _Writer:
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes a DataFrame into a queue."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite=overwrite)
+        reach(options.place)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what the tasks have staged, and publish it."""

@@ -34,5 +34,7 @@ class Table:
         if schema != self.schema:
             raise InvalidArgument(
                 "schema() is not for the user to say, it is "
-                + ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.schema)
+                + ", ".join(
+                    f"{field.name} {field.dataType.simpleString()}" for field in self.schema
+                )
             )
