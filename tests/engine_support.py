@@ -14,7 +14,7 @@ import msgspec
 import redis
 
 from holdfast import Lease, NewJob, Queue, Request, Row, ServerRefused, Staged
-from holdfast.engine import calls, writing
+from holdfast.engine import calls, claiming, writing
 from holdfast.engine.call import Call, Entry, Failure
 from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
 from holdfast.engine.script import Script
@@ -198,6 +198,7 @@ def populate(queue: Queue, clock: Clock) -> Held:
     queue.add(b"x", id="last")
     opened(queue, "open", 3, limit=2, priority=60)
     _populate_writes(queue)
+    _populate_claims(queue)
     clock.advance(3)
     filled = _held(queue, held)
     filled.writes = True
@@ -210,6 +211,15 @@ def opened(queue: Queue, id: str, parts: int, **options: Any) -> Request:
     request.open()
     request.add_many([b"x"] * parts)
     return request
+
+
+def _open_reader(queue: Queue) -> None:
+    """Leave a reader with one claim of one job, and another that is begun."""
+    reader = queue.reader("steady")
+    reader.open()
+    queue.add_many([NewJob(b"x", id="claimed"), NewJob(b"x", id="next")], priority=99)
+    assert reader.claim(0, 1).jobs == 1
+    queue._run(claiming.claim("steady", 1, 1, 0, 1, claim_ms=3_600_000))
 
 
 def _held(queue: Queue, leases: Iterable[Lease]) -> Held:
@@ -314,6 +324,31 @@ def _populate_writes(queue: Queue) -> None:
     queue._run(writing.commit("committed", "", 0, 1, keep_for_ms=60_000, how=b"1=11"))
 
 
+def _populate_claims(queue: Queue) -> None:
+    """Leave readers with claims of all kinds of jobs: settled, sealed, to be gone on with, lapsing."""
+    claimed = [
+        NewJob(b"x", id="claimed"),
+        NewJob(b"x", id="claimed-kept", result_for=3600),
+        NewJob(b"x", id="claimed-grouped", group="claimed", group_limit=1),
+        NewJob(b"x", id="claimed-cancelled"),
+        NewJob(b"x", id="claimed-updated"),
+    ]
+    for name, seconds in (("steady", 3600), ("lapsing", 3)):
+        jobs = [msgspec.structs.replace(job, id=f"{name}-{job.id}") for job in claimed]
+        jobs[2] = msgspec.structs.replace(jobs[2], group=name)
+        queue.add_many(jobs, priority=99)
+        with queue.request(f"{name}-request", priority=99, limit=1) as request:
+            request.add_many([b"x"] * 2)
+        reader = queue.reader(name)
+        reader.open()
+        assert reader.claim(0, 6, claim_for=seconds).jobs == 6
+        queue.add(b"y", id=f"{name}-claimed-updated", on_conflict="update", delay=3600)
+        queue.cancel(f"{name}-claimed-cancelled")
+        queue.add(b"x", id=f"{name}-next", priority=99)
+        call = claiming.claim(name, 1, 1, 0, 1, claim_ms=seconds * 1000)
+        queue._run(call)
+
+
 def adopted(queue: Queue, write: str, rows: list[Any], keep_for_ms: int = 60_000) -> Staged:
     """Stage rows and adopt them, so that they can be committed."""
     staged = queue.write(write).stage(rows, partition=0, attempt=0)
@@ -329,6 +364,7 @@ def populate_plainly(queue: Queue, clock: Clock) -> Held:
     queue.add_many([NewJob(b"x", id=id) for id in ("done", "spent", "back")])
     held = queue.lease_many(3, 3600)
     queue.add_many([NewJob(b"x", id=id) for id in ("ready", "last")])
+    _open_reader(queue)
     clock.advance(3)
     return _held(queue, held)
 
@@ -340,6 +376,7 @@ def populate_with_successors(queue: Queue, clock: Clock) -> Held:
     held = queue.lease_many(3, 3600)
     queue.lease(3)
     queue.add_many(jobs, on_conflict="update", group="new", group_limit=1)
+    _open_reader(queue)
     clock.advance(3)
     return _held(queue, held)
 
@@ -504,6 +541,16 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     "abort": lambda queue, held: queue._run(
         writing.abort([f"{name}/0.0" for name in ("fresh", "adopted", "committed", "nobody")])
     ),
+    "open_reader": lambda queue, held: queue.reader("steady").open(),
+    "claim": lambda queue, held: queue._run(
+        claiming.claim("steady", 1, 1, 1, 5, claim_ms=1000, seal=True)
+    ),
+    "claim_again": lambda queue, held: queue._run(
+        claiming.claim("steady", 1, 0, 0, 5, claim_ms=1000)
+    ),
+    "renew_claims": lambda queue, held: queue.reader("steady", epoch=1).renew(claim_for=9),
+    "settle_claims": lambda queue, held: queue._run(claiming.settle_claims("steady", 1, 1)),
+    "return_claim": lambda queue, held: queue._run(claiming.return_claim("steady", 1, 0)),
     "pause": lambda queue, held: queue.pause(),
     "resume": lambda queue, held: queue.resume(),
     "delete": lambda queue, held: queue.delete(),

@@ -1,6 +1,7 @@
 """Holdfast: a work queue that does not lose work, on Redis or Valkey."""
 
 from holdfast.aqueue import AsyncQueue
+from holdfast.areader import AsyncReader
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
 from holdfast.awrite import AsyncWrite
@@ -20,6 +21,7 @@ from holdfast.errors import (
     WrongState,
 )
 from holdfast.job import (
+    Claim,
     Committed,
     Counts,
     Event,
@@ -30,6 +32,7 @@ from holdfast.job import (
     Lease,
     Leases,
     NewJob,
+    Opened,
     Outcome,
     Problem,
     Receipt,
@@ -41,6 +44,7 @@ from holdfast.job import (
 )
 from holdfast.progress import GroupStatus, Part, RequestStatus
 from holdfast.queue import Queue
+from holdfast.reader import Reader
 from holdfast.request import Request
 from holdfast.server import Server
 from holdfast.worker import (
@@ -56,10 +60,12 @@ from holdfast.write import Write
 
 __all__ = [
     "AsyncQueue",
+    "AsyncReader",
     "AsyncRequest",
     "AsyncRunningJob",
     "AsyncServer",
     "AsyncWrite",
+    "Claim",
     "CodecError",
     "Committed",
     "Counts",
@@ -80,11 +86,13 @@ __all__ = [
     "LeaseLost",
     "Leases",
     "NewJob",
+    "Opened",
     "Outcome",
     "Part",
     "Problem",
     "Queue",
     "QueueFull",
+    "Reader",
     "Receipt",
     "Refused",
     "Release",

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import flows
+from holdfast.areader import AsyncReader
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
 from holdfast.asking import Asker, Done, Requeue
@@ -374,6 +375,13 @@ class AsyncQueue:
         Every run of it needs a name of its own.
         """
         return AsyncWrite(self, self._ask.write(name))
+
+    def reader(self, name: str, *, epoch: int | None = None) -> AsyncReader:
+        """Name a reader, who claims jobs in batches; with the `epoch` of one that is open.
+
+        Nothing is sent before it is opened.
+        """
+        return AsyncReader(self, self._ask.reader(name, epoch))
 
     async def publish(self) -> int:
         """Let what is committed become jobs, where somebody died over it; return how many."""

@@ -40,6 +40,7 @@ from holdfast.job import (
     own_options,
 )
 from holdfast.keys import utf8_name
+from holdfast.readers import ReaderAsker
 from holdfast.requests import OnFailure, RequestAsker
 from holdfast.writes import WriteAsker
 
@@ -337,6 +338,9 @@ class Asker:
                 raise InvalidArgument("the follow-up of a request is named after it: give no id")
         name = new_id() if id is None else id
         return RequestAsker(name, priority, limit, on_failure, keep_for, open_for, entry, append)
+
+    def reader(self, name: str, epoch: int | None) -> ReaderAsker:
+        return ReaderAsker(name, epoch, self.to_the_back)
 
     def write(self, name: str | None) -> WriteAsker:
         return WriteAsker(name, self)

@@ -132,6 +132,30 @@ class Committed(Struct, frozen=True):
         return self.new
 
 
+class Opened(Struct, frozen=True):
+    """What a reader learns when it is opened."""
+
+    epoch: int
+    """What it presents with every call; that of a newer reader is higher."""
+    settled: int
+    """All claims below are settled,"""
+    next: int
+    """and this is the number of the next one."""
+
+
+class Claim(Struct, frozen=True):
+    """A batch of leases that a reader holds together, and can read again."""
+
+    n: int
+    chunks: tuple[int, ...] = ()
+    """How many jobs each chunk has."""
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it has; 0 where there was nothing to claim."""
+        return sum(self.chunks)
+
+
 class Facts(Struct, frozen=True, repr_omit_defaults=True):
     """What the engine keeps about a job beside its payload, where it differs from the defaults."""
 

@@ -37,6 +37,7 @@ from holdfast.job import (
     read_events,
 )
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
+from holdfast.reader import Reader
 from holdfast.request import Request
 from holdfast.requests import OnFailure, set_group_limit, walk
 from holdfast.server import Server
@@ -380,6 +381,13 @@ class Queue:
         Every run of it needs a name of its own.
         """
         return Write(self, self._ask.write(name))
+
+    def reader(self, name: str, *, epoch: int | None = None) -> Reader:
+        """Name a reader, who claims jobs in batches; with the `epoch` of one that is open.
+
+        Nothing is sent before it is opened.
+        """
+        return Reader(self, self._ask.reader(name, epoch))
 
     def publish(self) -> int:
         """Let what is committed become jobs, where somebody died over it; return how many."""

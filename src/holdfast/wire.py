@@ -17,6 +17,7 @@ import hiredis
 from holdfast.engine.call import Call
 from holdfast.engine.script import Script
 from holdfast.errors import (
+    Fenced,
     HoldfastError,
     InvalidArgument,
     JobExists,
@@ -28,6 +29,7 @@ from holdfast.errors import (
     WrongState,
 )
 from holdfast.keys import NAMES, queue_keys
+from holdfast.readers import lost, settled
 
 RETRIABLE: Final = frozenset(
     {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS"}
@@ -42,7 +44,7 @@ FORGOTTEN_SECONDS: Final = 300.0
 
 _SCRIPT_WORDS: Final = frozenset(
     {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}
-    | {"GONE", "CLOSED"}
+    | {"GONE", "CLOSED", "FENCED", "LAPSED", "SETTLED"}
 )
 """Said by a script, which knows whether it has answered this call before."""
 
@@ -166,6 +168,15 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
                 f"{ids[int(fact)]}: rows are to be parts of this request, but it is not open. "
                 "Nothing was committed"
             )
+        case "FENCED":
+            return Fenced(
+                f"{ids[0]}: a newer reader of this name was opened, or the queue was deleted: stop "
+                "this one"
+            )
+        case "LAPSED":
+            return lost(ids[0], ids[1], fact)
+        case "SETTLED":
+            return settled(ids[0], ids[1])
         case "WRONG":
             return WrongState(f"the call does not fit what is there: {fact}")
         case "INVALID":

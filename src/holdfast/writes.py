@@ -136,7 +136,7 @@ def last_batch(writer: str) -> Call[int | None]:
     call = writing.ledger(f"writer {checked_name('writer', writer)}")
 
     def read(reply: Any) -> int | None:
-        record = call.read(reply)
+        [record] = call.read(reply)
         return int(record["batch"]) if record else None
 
     return Call(call.script, call.args, read)

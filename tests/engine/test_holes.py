@@ -86,7 +86,7 @@ TOO_MUCH: dict[str, Callable[[], Call[Any]]] = {
     "an audit of nothing": lambda: calls.audit(count=0),
     "an audit before the first set": lambda: calls.audit((0, 0)),
     "an audit after the last set": lambda: calls.audit((9, 0)),
-    "a repair after the last hash": lambda: calls.repair((18, b"")),
+    "a repair after the last hash": lambda: calls.repair((19, b"")),
     "a search after the last set": lambda: calls.cancel_matching(b"", place=(7, 0)),
     "a request whose parts have no name": lambda: calls.open_request("r" * 481),
     "a request with the name of a follow-up": lambda: calls.open_request("r/end"),

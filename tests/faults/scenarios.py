@@ -235,6 +235,36 @@ def one_expired(stage: Stage) -> None:
     stage.clock.advance(86400)
 
 
+def a_reader(stage: Stage) -> None:
+    """A reader with a claim: a job with facts, one that was cancelled, a part of a full request."""
+    three_jobs(stage)
+    with stage.other.request("r", limit=1, priority=90) as request:
+        request.add_many(["0", "1"])
+    reader = stage.other.reader("reader")
+    reader.open()
+    assert reader.claim(0, 9).jobs == 4
+    stage.other.cancel("third")
+    stage.other.add("new", id="first", on_conflict="update", delay=5)
+    stage.queue.add("more", id="more")
+
+
+def a_lapsed_claim(stage: Stage) -> None:
+    a_reader(stage)
+    stage.clock.advance(3601)
+    stage.other.register()  # The silence is over,
+    stage.clock.advance(5)  # and so is the time in which it can renew.
+
+
+def a_claim_given_back(stage: Stage) -> None:
+    a_reader(stage)
+    stage.other.reader("reader", epoch=1).give_back(0)
+
+
+def read(stage: Stage) -> object:
+    reader = stage.queue.reader("reader", epoch=1)
+    return reader.look(0), list(reader.read(0, 0)), reader.renew()
+
+
 def paused(stage: Stage) -> None:
     three_jobs(stage)
     stage.queue.pause()
@@ -424,8 +454,8 @@ SCENARIOS = (
     Scenario("set_result", lambda s: s.queue.set_result("first", "some"), one_failed),
     Scenario("fail_worker", lambda s: s.queue.fail_worker(s.held[0]), one_replaced),
     Scenario("register", lambda s: s.queue.register(alive_for=60, queues=["some"])),
-    Scenario("repair", lambda s: s.queue.repair(), four_states, requests=18),
-    Scenario("repair of requests", lambda s: s.queue.repair(), a_request, requests=18),
+    Scenario("repair", lambda s: s.queue.repair(), four_states, requests=19),
+    Scenario("repair of requests", lambda s: s.queue.repair(), a_request, requests=19),
     Scenario("recount", count_anew, a_request),
     Scenario("open a request", lambda s: s.queue.request("r", limit=1, open_for=60).open()),
     Scenario("open a request again", lambda s: s.queue.request("r").open(), a_request),
@@ -521,6 +551,43 @@ SCENARIOS = (
     Scenario("publish", lambda s: s.queue.publish(), one_committed),
     Scenario("lease that publishes", lambda s: s.queue.lease_many(9, 30), one_committed),
     Scenario("tidy that publishes", lambda s: s.queue.tidy(), one_committed, requests=2),
+    Scenario("open a reader", lambda s: s.queue.reader("reader").open(), a_reader),
+    Scenario(
+        "claim",
+        lambda s: s.queue.reader("reader", epoch=1).claim(1, 9),
+        a_reader,
+        requests=1,
+    ),
+    Scenario(
+        "claim in two calls",
+        lambda s: s.queue.reader("reader", epoch=1).claim(0, 3000),
+        lambda s: (
+            s.other.add_many([NewJob("x", id=f"job {n}") for n in range(1001)]),
+            s.other.reader("reader").open(),
+        ),
+        requests=2,
+    ),
+    Scenario("claim again", lambda s: s.queue.reader("reader", epoch=1).claim(0, 9), a_reader),
+    Scenario(
+        "claim what lapsed",
+        lambda s: s.queue.reader("reader", epoch=1).claim(0, 9),
+        a_claim_given_back,
+    ),
+    Scenario(
+        "claim for another", lambda s: s.queue.reader("reader", epoch=7).claim(1, 9), a_reader
+    ),
+    Scenario("read a claim", read, a_reader, requests=3),
+    Scenario("settle claims", lambda s: s.queue.reader("reader", epoch=1).settle(1), a_reader),
+    Scenario(
+        "settle claims that lapsed",
+        lambda s: s.queue.reader("reader", epoch=1).settle(1),
+        a_claim_given_back,
+    ),
+    Scenario(
+        "give a claim back", lambda s: s.queue.reader("reader", epoch=1).give_back(0), a_reader
+    ),
+    Scenario("lease that takes a claim back", lambda s: s.queue.lease_many(9, 30), a_lapsed_claim),
+    Scenario("tidy that takes a claim back", lambda s: s.queue.tidy(), a_lapsed_claim, requests=2),
     Scenario("pause", lambda s: s.queue.pause(), three_jobs),
     Scenario("resume", lambda s: s.queue.resume(), paused),
     Scenario("delete", lambda s: s.queue.delete(), three_leases),

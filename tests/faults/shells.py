@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, cast
 
-from holdfast import AsyncQueue, AsyncRequest, AsyncServer, AsyncWrite, Queue, Server
+from holdfast import AsyncQueue, AsyncReader, AsyncRequest, AsyncServer, AsyncWrite, Queue, Server
 from holdfast.asking import Requeue
 from holdfast.server import PATIENCE_SECONDS
 
@@ -20,7 +20,7 @@ class _Blocking:
     """An `AsyncQueue` whose methods are waited for, and those of its requests too."""
 
     def __init__(
-        self, thing: AsyncQueue | AsyncRequest | AsyncWrite, runner: asyncio.Runner
+        self, thing: AsyncQueue | AsyncRequest | AsyncWrite | AsyncReader, runner: asyncio.Runner
     ) -> None:
         self._thing = thing
         self._runner = runner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, TypeAlias
 
+import msgspec
 import redis
 
 from holdfast import Queue
@@ -36,6 +37,12 @@ def made_ids(client: redis.Redis, queue: Queue) -> list[bytes]:
     for chunk in _hash(client, queue, "staged").values():
         ids.update(_STAGED_ID.findall(chunk))
     return sorted(ids)
+
+
+def claimed(client: redis.Redis, queue: Queue) -> int:
+    """Return how many jobs readers have claimed."""
+    chunks = _hash(client, queue, "claims").values()
+    return sum(len(msgspec.msgpack.decode(ids)) for ids in chunks)
 
 
 def payloads(client: redis.Redis, queue: Queue) -> dict[str, bytes]:

@@ -15,6 +15,7 @@ import pytest
 from engine_support import ids
 from holdfast import (
     AsyncQueue,
+    AsyncReader,
     AsyncRequest,
     AsyncServer,
     AsyncWrite,
@@ -25,6 +26,7 @@ from holdfast import (
     Leases,
     NewJob,
     Queue,
+    Reader,
     Request,
     Row,
     Server,
@@ -34,10 +36,10 @@ from holdfast import (
 )
 from support import TestServer
 
-HANDLES = [(Request, AsyncRequest), (Write, AsyncWrite)]
+HANDLES = [(Request, AsyncRequest), (Write, AsyncWrite), (Reader, AsyncReader)]
 PAIRS = [(Queue, AsyncQueue), *HANDLES, (Server, AsyncServer)]
-NAMED = {"__init__", "request", "write"}
-"""A request or a write is named, and nothing is sent."""
+NAMED = {"__init__", "request", "write", "reader"}
+"""A request, a write or a reader is named, and nothing is sent."""
 Step = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
 Scenario = Generator[Step, Any, None]
 
@@ -191,6 +193,7 @@ def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
     yield from step("result", "m11", wait=0.01)
     yield from requests_in(step, step_of, clock)
     yield from writes_in(step, step_of, clock)
+    yield from claims_in(step, step_of, clock)
     yield from step("register", alive_for=5)
     workers = yield from step("workers")
     yield from step("fail_worker", workers[0])
@@ -278,6 +281,31 @@ def writes_in(step: Any, step_of: Any, clock: Callable[[float], None]) -> Scenar
     yield from step_of(request, "status")
 
 
+def claims_in(step: Any, step_of: Any, clock: Callable[[float], None]) -> Scenario:
+    """The part of the scenario that uses every method of a reader."""
+    reader = yield from step("reader", "etl")
+    yield from step("reader", "two words")
+    yield from step_of(reader, "claim", 0, 5)
+    yield from step_of(reader, "open")
+    yield from step_of(reader, "claim", 0, 1010)
+    yield from step_of(reader, "claim", 0, 5)
+    yield from step_of(reader, "claim", 1, 5, claim_for=5)
+    yield from step_of(reader, "claim", 7, 5)
+    yield from step_of(reader, "claim", 1, 0)
+    yield from step_of(reader, "look", 1)
+    yield from step_of(reader, "look", 9)
+    yield from step_of(reader, "read", 1, 0)
+    yield from step_of(reader, "read", 1, 9)
+    yield from step_of(reader, "renew", claim_for=9)
+    older = yield from step("reader", "etl", epoch=7)
+    yield from step_of(older, "renew")
+    yield from step_of(reader, "give_back", 1)
+    yield from step_of(reader, "read", 1, 0)
+    yield from step_of(reader, "settle", 9)
+    yield from step_of(reader, "settle", 2)
+    yield from step_of(reader, "read", 0, 0)
+
+
 def without_tokens(answer: Any) -> Any:
     if isinstance(answer, Lease):
         return answer.id, answer.data, answer.facts
@@ -291,7 +319,7 @@ def without_tokens(answer: Any) -> Any:
         return answer.alive, answer.about
     if isinstance(answer, Request | AsyncRequest):
         return answer.id
-    if isinstance(answer, Write | AsyncWrite):
+    if isinstance(answer, Write | AsyncWrite | Reader | AsyncReader):
         return answer.name
     return re.sub(r"[\d.]+ s\b|under \S+", "", answer) if isinstance(answer, str) else answer
 
@@ -327,7 +355,7 @@ async def aplay(url: str, name: str) -> list[object]:
                 answer = getattr(thing or queue, method)(*args, **options)
                 if inspect.isasyncgen(answer):
                     answer = [part async for part in answer]
-                elif not isinstance(answer, AsyncRequest | AsyncWrite):
+                elif not isinstance(answer, AsyncRequest | AsyncWrite | AsyncReader):
                     answer = await answer
             except HoldfastError as error:
                 thing, method, args, options = steps.throw(error)
@@ -340,7 +368,7 @@ def test_both_shells_come_to_the_same(test_server: TestServer, queue_name: str) 
     sync = play(test_server.url, queue_name)
     assert sync == asyncio.run(aplay(test_server.url, queue_name))
     used = {str(step[0]) for step in sync if isinstance(step, tuple)}
-    both = methods(Queue).keys() | methods(Request).keys() | methods(Write).keys()
+    both = {method for shell, _ in PAIRS[:-1] for method in methods(shell)}
     assert used == both - {"__init__", "events", "keep_tidy"}
 
 

@@ -61,7 +61,9 @@ local function check_entry(entry, score)
   local kept, kind = entry_of(entry), string.match(entry, '^%a+')
   tallies[10] = tallies[10] + call('HEXISTS', key.ledger, entry)
   if not kept then return broken('in staging, but not in the ledger') end
-  if kind == 'attempt' then
+  if kind == 'claim' then
+    tallies[9] = tallies[9] + #sizes_in(kept) - number_in(kept, 'first')
+  elseif kind == 'attempt' then
     tallies[8] = tallies[8] + number_in(kept, 'chunks') - number_in(kept, 'first')
     local list = type(kept.of) == 'string' and kept.of
     if list and call('HEXISTS', key.ledger, list) == 0 then broken('adopted by nobody') end
@@ -133,6 +135,9 @@ local function check(id, score, set)
     broken('a time of failure, but not failed')
   end
   if set == 'leased' and not has.holds then broken('leased without a hold') end
+  if set == 'leased' and has.holds and is_claimed_by_nobody(call('HGET', key.holds, id)) then
+    broken('claimed by nobody')
+  end
   if has.holds then
     if set ~= 'leased' and set ~= 'ready' and set ~= 'parked' then
       broken('a hold, but not leased')

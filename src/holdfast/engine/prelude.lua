@@ -85,8 +85,8 @@ local function look()
     new_caller = false, has_facts = false, has_next = false, has_requests = false,
     asleep = false, grantable = false,
     meta = layout and {} or {'layout', OUR_LAYOUT}, told = {},
+    staging = found[8] and tonumber(found[8]) or nil,
   }
-  if found[8] then this.staging = tonumber(found[8]) end
 end
 
 -- Write a field of `meta`, together with the answer.

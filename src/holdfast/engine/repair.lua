@@ -3,7 +3,8 @@
 -- ARGV   time, caller, number, stage (1…), place ('' = its begin), how many ids to look at
 -- reply  what was done (id, what, id, what, …), next stage (0 = done), next place
 --
--- First the sets are walked, requests before jobs and each from its end, then the hashes.
+-- First the sets are walked, requests and claims before jobs and each from its end, then the
+-- hashes.
 -- Nothing that has a payload is dropped: a job that no set has is ready or parked again. It may
 -- run at any time, beside workers and other repairs.
 
@@ -18,18 +19,20 @@ if again then return again end
 if not redis.acl_check_cmd('HSCAN', key.jobs, '0') then refuse('NOPERM', 'HSCAN') end
 
 local SETS = {
-  'terms', 'turns', 'ready', 'delayed', 'leased', 'parked', 'failed', 'ended', 'staging',
+  'terms', 'turns', 'staging', 'ready', 'delayed', 'leased', 'parked', 'failed', 'ended',
 }
 local SET_KEYS = {
-  key.terms, key.turns, key.ready, key.delayed, key.leased, key.parked, key.failed, key.ended,
-  key.staging,
+  key.terms, key.turns, key.staging, key.ready, key.delayed, key.leased, key.parked, key.failed,
+  key.ended,
 }
 local NOT_BY_ID = {terms = true, turns = true, staging = true}
 -- Of two sets the one that stands first here keeps the id.
 local KEEPS = {leased = 1, parked = 2, ready = 3, delayed = 4, failed = 5, ended = 6}
 local HASH_KEYS = {
   key.jobs, key.holds, key.facts, key.next, key.results, key.requests, key.ledger, key.staged,
+  key.claims,
 }
+local OF_LEDGER = {[key.ledger] = true, [key.staged] = true, [key.claims] = true}
 
 local stage = whole(ARGV[4], 1, #SETS + #HASH_KEYS, 'stage')
 local from = ARGV[5]
@@ -134,7 +137,7 @@ end
 local function mend_request(request)
   local record = record_of(request)
   if not record then return did(request, 'request forgotten, as it has no record') end
-  local parked, is_over = count_parked(request), settled(record) >= record.total
+  local parked, is_over = count_parked(request), count_settled(record) >= record.total
   if parked ~= record.parked then
     record.parked = parked
     did(request, 'parked parts counted anew')
@@ -145,7 +148,7 @@ local function mend_request(request)
   end
   if parked > 0 and record.sealed == 1 and is_over then
     -- It must not end before it is counted anew.
-    record.done = record.total - (settled(record) - record.done) - 1
+    record.done = record.total - (count_settled(record) - record.done) - 1
   elseif record.sealed == 1 and is_over and record.outcome == 0 then
     return did(request, 'ended, as it is over')
   end
@@ -210,6 +213,17 @@ local function adopt_entry(entry, hash)
     end
     enter(entry, kept, time_of(entry, kept))
     return did(entry, 'seen to again')
+  end
+  if hash == key.claims then
+    local n, chunk, reader = string.match(entry, '^(%d+)/(%d+) (.*)$')
+    local kept = n and entry_of('claim ' .. n .. ' ' .. reader) or {}
+    chunk = tonumber(chunk)
+    if not chunk or chunk < number_in(kept, 'first') or chunk >= #sizes_in(kept) then
+      call('HDEL', key.claims, entry)
+      book()
+      did(entry, 'dropped, as there is no such claim')
+    end
+    return
   end
   local attempt, number = string.match(entry, '^(.*)/(%d+)$')
   local kept = attempt and entry_of('attempt ' .. attempt) or {}
@@ -280,7 +294,7 @@ local function mend(member, score, set, set_key)
     cancel_job(id, true)
     return did(id, 'ended, as it was cancelled')
   end
-  if set == 'leased' and not sound then
+  if set == 'leased' and (not sound or is_claimed_by_nobody(hold)) then
     call('ZREM', set_key, id)
     vacate(facts)
     return did(id, 'leased without a hold: now ' .. file(id))
@@ -309,7 +323,7 @@ end
 
 -- What is in a hash and in no set; or an update of what has ended.
 local function adopt(id, hash)
-  if hash == key.ledger or hash == key.staged then return adopt_entry(id, hash) end
+  if OF_LEDGER[hash] then return adopt_entry(id, hash) end
   local facts = facts_of(id)
   if hash == key.requests then
     local request = string.match(id, '^(.*)/end$') or id

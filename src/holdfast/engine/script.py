@@ -71,15 +71,18 @@ SHARED: Final = (
     "shared/returning",
     "shared/cancelling",
     "shared/adding",
+    "shared/ledger",
+    "shared/claiming",
     "shared/staging",
     "shared/maintaining",
+    "shared/granting",
 )
 """The files of functions that transitions share, each after those that it needs."""
 
 LAZY: Final = frozenset(
     {
         *("maintain", "complete_each", "settle_met", "decide_met"),
-        *("pop_by_turns", "pop_failed", "drop_ghosts", "fit", "answer_again"),
+        *("pop_by_turns", "pop_failed", "drop_ghosts", "leave_what_fits", "answer_again"),
         *("choose_each", "read_options", "standing", "publish_some", "tend_staging"),
     }
 )

@@ -62,13 +62,13 @@ def abort(attempts: Sequence[str]) -> Call[list[bool]]:
     return Call(ABORT, [attempt.encode() for attempt in attempts], read_flags)
 
 
-def ledger(entry: str) -> Call[dict[str, Any] | None]:
-    """Return a record of the ledger; None where there is none."""
+def ledger(*entries: str) -> Call[list[dict[str, Any] | None]]:
+    """Return records of the ledger; None for each that is not there."""
+    return Call(LEDGER, [entry.encode() for entry in entries], lambda reply: [*map(_read, reply)])
 
-    def read(reply: list[bytes]) -> dict[str, Any] | None:
-        try:
-            return _decode(reply[0]) if reply[0] else None
-        except msgspec.MsgspecError:
-            return None  # Somebody else wrote there.
 
-    return Call(LEDGER, [entry.encode()], read)
+def _read(packed: bytes) -> dict[str, Any] | None:
+    try:
+        return _decode(packed) if packed else None
+    except msgspec.MsgspecError:
+        return None  # Somebody else wrote there.

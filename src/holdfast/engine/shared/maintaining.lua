@@ -21,7 +21,8 @@ local function overdue(force)
     call('ZCARD', key.staging)
     for _, hash in ipairs({key.staged, key.ledger, key.claims}) do call('HLEN', hash) end
   end
-  found.leased = found.leased and (force or now >= this.grace)
+  found.late = force or now >= this.grace
+  found.leased = found.leased and found.late
   return (found.delayed or found.leased or found.ended or found.terms or found.staging) and found
 end
 
@@ -101,5 +102,5 @@ local function maintain(found, to_the_back, wanted)
   if found.terms then tend() end
   local promoted, reclaimed = found.delayed and promote() or 0, found.leased and reclaim() or 0
   return promoted, reclaimed, found.ended and prune() or 0,
-    found.staging and tend_staging(wanted) or 0
+    found.staging and tend_staging(wanted, found.late, to_the_back) or 0
 end

@@ -1,77 +1,4 @@
--- staging: rows that wait to become jobs, and the ledger of who wrote and who reads
---
--- Every record of `ledger` stands in `staging` under the same name, with the time at which it is
--- to be seen to. The first word of the name says what it is, the record is a msgpack map or list:
---     attempt <attempt>       chunks: how many chunks it staged, in `staged` as <attempt>/<number>;
---                             first: how many of them are published; of: the list of winners that
---                             has it
---     winners <k> <write>     the k-th list of attempts that a write adopts: attempt, chunks, …
---     commit <write>          how (see update_of, '' = ignore), keep_ms; lists, and how far they are
---                             published: list, place; or published_at
---     writer <writer>         batch: the last one that it committed
--- What is committed and not yet published has a time before 0, so it comes first. `meta` has the
--- first of all times, or an earlier one, so that whoever has nothing to do here learns it from
--- what every call reads.
-
-local function entry_of(entry)
-  local ok, kept = pcall(cmsgpack.unpack, call('HGET', key.ledger, entry) or '')
-  return ok and type(kept) == 'table' and kept or nil
-end
-
--- Something in the ledger or in what is staged has changed: see stamp().
-local function book()
-  if not this.booked then redis.pcall('HINCRBY', key.meta, 'booked', 1) end
-  this.booked = true
-end
-
--- Something is to be seen to at this time.
-local function see_to_it(at)
-  if this.staging and this.staging <= at then return end
-  this.staging = at
-  note('staging', at)
-end
-
-local function enter(entry, kept, at)
-  call('HSET', key.ledger, entry, cmsgpack.pack(kept))
-  call('ZADD', key.staging, at, entry)
-  see_to_it(at)
-  book()
-end
-
-local function strike(entry)
-  call('HDEL', key.ledger, entry)
-  call('ZREM', key.staging, entry)
-  book()
-end
-
--- The name of the write that a list of winners is of.
-local function write_of(entry)
-  return string.match(entry, '^winners %d+ (.*)$')
-end
-
--- When something is to be seen to of which that was lost.
-local function time_of(entry, kept)
-  local kind = string.match(entry, '^%a+')
-  local write = kind == 'winners' and write_of(entry)
-  if kind == 'commit' and not kept.published_at then return this.now - MAX_INSTANT end
-  if kind == 'winners' and call('HEXISTS', key.ledger, 'commit ' .. write) == 0
-    or kind == 'attempt' and not kept.of or kind == 'commit' then
-    return after_ms(86400000)
-  end
-  return MAX_INSTANT
-end
-
-local function check_staging()
-  call('ZCARD', key.staging)
-  for _, hash in ipairs({key.staged, key.ledger, key.claims}) do call('HLEN', hash) end
-end
-
--- The number that a record has under a name; 0 where somebody else wrote it.
-local function number_in(kept, field_name)
-  local number = kept[field_name]
-  local sound = type(number) == 'number' and number >= 0 and number % 1 == 0
-  return sound and number <= MAX_INSTANT and number or 0
-end
+-- staging: rows that wait to become jobs, and what is to be seen to of that and of claims
 
 local function chunk_field(attempt, number)
   return attempt .. string.format('/%d', number)
@@ -239,14 +166,15 @@ local function publish_some(entry)
 end
 
 -- What is to be seen to: committed writes, where there is less to do than is wanted; attempts and
--- lists that nobody committed in time; writes that may be forgotten. Returns how many things.
-local function tend_staging(wanted)
+-- lists that nobody committed in time; writes that may be forgotten; claims that lapsed, unless
+-- it is too early to say so. Returns how many things.
+local function tend_staging(wanted, late, to_the_back)
   if wanted and call('ZCARD', key.ready) < wanted then
     local _, more = publish_some()
     this.unpublished = more
   end
   local due = call('ZRANGE', key.staging, 0, this.now, 'BYSCORE', 'LIMIT', 0, MAX_CHUNKS)
-  local budget = MAX_CHUNKS
+  local budget, seen = MAX_CHUNKS, #due
   for _, entry in ipairs(due) do
     local kept, kind = entry_of(entry), string.match(entry, '^%a+')
     if budget <= 0 then
@@ -257,11 +185,18 @@ local function tend_staging(wanted)
       budget = drop_attempt(entry, kept, budget)
     elseif kind == 'winners' then
       disown(entry)
+    elseif kind == 'claim' then
+      if late then
+        budget = 0  -- One chunk is as much as a call moves.
+        return_chunk(entry, kept, 'it lapsed', to_the_back)
+      else
+        seen = seen - 1
+      end
     else
       call('ZADD', key.staging, MAX_INSTANT, entry)  -- A newer release may know what it is.
     end
   end
   this.staging = nil
   see_to_it(tonumber(call('ZRANGE', key.staging, 0, 0, 'WITHSCORES')[2]) or MAX_INSTANT)
-  return #due
+  return seen
 end
