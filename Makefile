@@ -7,7 +7,8 @@ READY  := $(VENV)/.ready
 KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kinds check lint types lua layers bench bench-requests bench-workers model faults massacre chaos mutants lock clean
+.PHONY: help demo test spark kinds check lint types lua layers bench bench-requests bench-spark bench-workers \
+        model faults spark-crash massacre chaos mutants lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -24,8 +25,11 @@ demo: $(READY)         ## producers and workers on the embedded server, one kill
 	@$(BIN)/python examples/demo.py
 
 test: $(READY)         ## every test on a real server
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
-	$(if $(ARGS),,@$(MAKE) --no-print-directory kinds)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(or $(ARGS),--ignore=tests/spark)
+	$(if $(ARGS),,@$(MAKE) --no-print-directory spark kinds)
+
+spark: $(READY)        ## the connectors, with one Spark session for all tests
+	$(BIN)/python -m pytest -m "not slow" tests/spark $(ARGS)
 
 kinds: $(READY)        ## the engine tests as a limited user and on a cluster
 	$(KINDS) --server-kind=acl tests/engine $(ARGS)
@@ -52,6 +56,9 @@ bench: $(READY)        ## the queue beside the floor, in one table
 bench-requests: $(READY)   ## parts of requests beside plain jobs; a request of a million parts
 	@$(BIN)/python -m bench.requests $(ARGS)
 
+bench-spark: $(READY)      ## the connectors beside Spark's own sources and sinks
+	@$(BIN)/python -m bench.spark $(ARGS)
+
 bench-workers: $(READY)    ## workers beside those of RQ, Dramatiq and BullMQ, installed into .bench/
 	@$(BIN)/python -m bench.workers $(ARGS)
 
@@ -59,7 +66,10 @@ model: $(READY)        ## the model test for longer: make model STEPS=1000000
 	HOLDFAST_MODEL_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest tests/model $(ARGS)
 
 faults: $(READY)       ## the long forms of the fault tests
-	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m slow --ignore=tests/spark $(ARGS)
+
+spark-crash: $(READY)  ## kill Spark at every step, and run it on clusters: make spark-crash ROUNDS=5
+	HOLDFAST_SPARK_ROUNDS=$(or $(ROUNDS),3) $(BIN)/python -m pytest -m slow tests/spark $(ARGS)
 
 massacre: $(READY)     ## kill workers of a limited request for minutes: make massacre MINUTES=10
 	HOLDFAST_MASSACRE_MINUTES=$(or $(MINUTES),3) \

@@ -24,7 +24,6 @@ import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from holdfast import Server
 from holdfast.spark import Pipeline, session, transform
 from holdfast.spark.pipeline import Handle
 
@@ -158,25 +157,24 @@ def tell(folder: Path, megabytes: int) -> bool:
     """Run it all; return whether the output is what it should be."""
     screen, root = Screen(), folder / "data"
     root.mkdir(parents=True)
-    with Server(f"embedded://{folder / 'server'}") as server:
-        url = server.address.url
-        screen.say(f"an embedded server, durable, in {folder / 'server'}")
+    url = f"embedded://{folder / 'server'}"
+    with Pipeline("demo", url, roots=root) as pipeline:
+        pipeline.queue.counts()
+        screen.say(f"an embedded server that writes everything to disk, in {folder / 'server'}")
         spark = session("demo", memory=MEMORY)
         make_data(spark, root, megabytes)
         size = sum(file.stat().st_size for file in root.rglob("*.parquet")) / 2**20
         screen.say(f"{size:.0f} MB of sales, in {PARTS + 1} files")
         workers = [start_worker(url, root, folder / f"worker-{n}.log") for n in (1, 2)]
         screen.say("two workers are starting, each with a Spark of its own")
-        with Pipeline("demo", url, roots=root) as pipeline:
-            handles = play(pipeline, workers, screen)
-            picture = pipeline.plot(folder / "timeline.png")
-            held = most_at_once(handles[0])
-            for worker in workers:
-                worker.terminate()
-            screen.say("comparing with one plain Spark job over the same input")
-            plain = sales(spark.read.parquet(str(root / "years")), least=50.0)
-            differ = rows_that_differ(handles[0].read(spark), plain)
-            report(handles, held, differ, picture)
+        handles = play(pipeline, workers, screen)
+        picture = pipeline.plot(folder / "timeline.png")
+        for worker in workers:
+            worker.terminate()
+        screen.say("comparing with one plain Spark job over the same input")
+        plain = sales(spark.read.parquet(str(root / "years")), least=50.0)
+        differ = rows_that_differ(handles[0].read(spark), plain)
+        report(handles, most_at_once(handles[0]), differ, picture)
         spark.stop()
     return differ == 0
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import (
     CodecError,
+    Fenced,
     HoldfastError,
     InvalidArgument,
     JobExists,
@@ -19,6 +20,8 @@ from holdfast.errors import (
 )
 from holdfast.handler import QueueHandler
 from holdfast.job import (
+    Claim,
+    Committed,
     Counts,
     Event,
     Extended,
@@ -28,9 +31,12 @@ from holdfast.job import (
     Lease,
     Leases,
     NewJob,
+    Opened,
     Outcome,
     Problem,
     Receipt,
+    Row,
+    Staged,
     Tidied,
     Totals,
     Update,
@@ -38,15 +44,19 @@ from holdfast.job import (
 )
 from holdfast.progress import GroupStatus, Part, RequestStatus
 from holdfast.queue import Queue
+from holdfast.reader import Reader
 from holdfast.request import Request
 from holdfast.server import Server
 from holdfast.ticking import Schedule
+from holdfast.write import Write
 
 if TYPE_CHECKING:
     from holdfast.ahandler import AsyncQueueHandler
     from holdfast.aqueue import AsyncQueue
+    from holdfast.areader import AsyncReader
     from holdfast.arequest import AsyncRequest
     from holdfast.aserver import AsyncServer
+    from holdfast.awrite import AsyncWrite
     from holdfast.worker import (
         AsyncRunningJob,
         Auto,
@@ -61,16 +71,21 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncQueue",
     "AsyncQueueHandler",
+    "AsyncReader",
     "AsyncRequest",
     "AsyncRunningJob",
     "AsyncServer",
+    "AsyncWrite",
     "Auto",
+    "Claim",
     "CodecError",
+    "Committed",
     "Counts",
     "Event",
     "Extended",
     "Facts",
     "Fail",
+    "Fenced",
     "GroupStatus",
     "HoldfastError",
     "Hooks",
@@ -83,29 +98,34 @@ __all__ = [
     "LeaseLost",
     "Leases",
     "NewJob",
+    "Opened",
     "Outcome",
     "Part",
     "Problem",
     "Queue",
     "QueueFull",
     "QueueHandler",
+    "Reader",
     "Receipt",
     "Refused",
     "Release",
     "Request",
     "RequestStatus",
     "Retry",
+    "Row",
     "RunningJob",
     "Schedule",
     "Server",
     "ServerRefused",
     "ServerUnavailable",
+    "Staged",
     "Tidied",
     "Totals",
     "UnsupportedServer",
     "Update",
     "Worker",
     "WorkerInfo",
+    "Write",
     "WrongState",
 ]
 
@@ -113,8 +133,10 @@ __all__ = [
 _LATER = {
     "AsyncQueue": "holdfast.aqueue",
     "AsyncQueueHandler": "holdfast.ahandler",
+    "AsyncReader": "holdfast.areader",
     "AsyncRequest": "holdfast.arequest",
     "AsyncServer": "holdfast.aserver",
+    "AsyncWrite": "holdfast.awrite",
     **dict.fromkeys(
         (
             "AsyncRunningJob",

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import flows, rhythm
 from holdfast.ahandler import AsyncDeclare, AsyncQueueHandler
+from holdfast.areader import AsyncReader
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
 from holdfast.asking import Asker, Done, Requeue
+from holdfast.awrite import AsyncWrite
 from holdfast.engine import calls
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
@@ -44,6 +46,7 @@ from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.requests import OnFailure, set_group_limit, walk
 from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer
+from holdfast.writes import last_batch
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -434,6 +437,30 @@ class AsyncQueue:
         Workers do so by themselves: this is for those who run none, at least once a minute.
         """
         return await self._drive(self._ask.make_all(self.schedules))
+
+    # ----------------------------------------------------------------- spark
+
+    def write(self, name: str | None = None) -> AsyncWrite:
+        """Name a write that many processes stage and one commits; without a name it gets one.
+
+        Every run of it needs a name of its own.
+        """
+        return AsyncWrite(self, self._ask.write(name))
+
+    def reader(self, name: str, *, epoch: int | None = None) -> AsyncReader:
+        """Name a reader, who claims jobs in batches; with the `epoch` of one that is open.
+
+        Nothing is sent before it is opened.
+        """
+        return AsyncReader(self, self._ask.reader(name, epoch))
+
+    async def publish(self) -> int:
+        """Let what is committed become jobs, where somebody died over it; return how many."""
+        return await self._drive(flows.publish())
+
+    async def last_batch(self, writer: str) -> int | None:
+        """Return the last batch that a writer has committed; None when there is none."""
+        return await self._run(last_batch(writer))
 
     # ---------------------------------------------------------------- manage
 

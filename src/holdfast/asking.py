@@ -6,10 +6,9 @@ import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET
 
 from holdfast import arguments, codec, flows, ticking
 from holdfast.backoff import retry_ms
@@ -28,22 +27,24 @@ from holdfast.job import (
     Extended,
     Instant,
     Job,
-    JobOptions,
     Lease,
     Leases,
     NewJob,
     OnConflict,
     Outcome,
     Receipt,
+    Row,
     State,
     Tidied,
-    Update,
     WorkerInfo,
+    own_options,
 )
 from holdfast.keys import utf8_name
+from holdfast.readers import ReaderAsker
 from holdfast.requests import OnFailure, RequestAsker
 from holdfast.rhythm import Rhythm
 from holdfast.ticking import Missed, Schedule, Ticked
+from holdfast.writes import WriteAsker
 
 T = TypeVar("T")
 
@@ -102,14 +103,18 @@ class Asker:
         grouped = shared.get("group") is not None
         for job in jobs:
             if isinstance(job, NewJob):
-                own = {
-                    name: value
-                    for name in JobOptions.__annotations__
-                    if (value := getattr(job, name)) is not UNSET
-                }
-                yield self._entry(job.data, job.id, job.delay, job.at, {**options, **own})
+                yield self.entry(job, options)
             else:
                 yield Entry(new_id(), codec.encode(job), True, priority, b"", packed, grouped)
+
+    def entry(self, job: NewJob, options: Mapping[str, Any]) -> Entry:
+        if isinstance(job, Row) and job.request is not None:
+            raise InvalidArgument(
+                f"a row of the request {arguments.shown(job.request)} is staged (queue.write), or "
+                "added as a part (queue.request)"
+            )
+        said = {**options, **own_options(job)}
+        return self._entry(job.data, job.id, job.delay, job.at, said)
 
     def _entry(
         self,
@@ -338,6 +343,12 @@ class Asker:
         name = new_id() if id is None else id
         return RequestAsker(name, priority, limit, on_failure, keep_for, open_for, entry, append)
 
+    def reader(self, name: str, epoch: int | None) -> ReaderAsker:
+        return ReaderAsker(name, epoch, self.to_the_back)
+
+    def write(self, name: str | None) -> WriteAsker:
+        return WriteAsker(name, self)
+
     # -------------------------------------------------------------- schedules
 
     def schedule(
@@ -398,14 +409,8 @@ def check_follow_ups(entries: Sequence[Entry]) -> None:
         )
 
 
-_DUE: Final[Mapping[bool | str, bytes]] = {True: b"=", False: b"-", "later": b">", "earlier": b"<"}
-
-
 def _adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Receipt]]]:
-    if on_conflict == "update":
-        on_conflict = Update()
-    if isinstance(on_conflict, Update):
-        how = _how(on_conflict)
+    if how := arguments.update_words(on_conflict):
         return lambda entries: calls.update(entries, how)
     if on_conflict not in ("ignore", "raise"):
         raise InvalidArgument(
@@ -413,18 +418,6 @@ def _adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Re
             f"not {arguments.shown(on_conflict)}"
         )
     return lambda entries: calls.add(entries, on_conflict=on_conflict)
-
-
-def _how(update: Update) -> bytes:
-    data = arguments.flag("Update.data", update.data)
-    limits = arguments.flag("Update.limits", update.limits)
-    counts = data if update.counts is None else arguments.flag("Update.counts", update.counts)
-    due: object = update.due
-    if not isinstance(due, bool | str) or due not in _DUE:
-        raise InvalidArgument(
-            f"Update.due must be True, False, 'later' or 'earlier', not {arguments.shown(due)}"
-        )
-    return b"%d%b%d%d" % (data, _DUE[due], limits, counts)
 
 
 def _seconds(name: str, value: Duration) -> float:

@@ -29,10 +29,10 @@ NAMES: Final = (
     "calls",  # hash   caller -> last number and answer
     "meta",  # hash   layout, sequence, seen, grace, before, paused, largest, counters, last ticks
     "wake",  # list   at most one token
-    "staged",  # hash   chunks of a batch write
-    "staging",  # zset   chunk -> forget_at_ms
+    "staged",  # hash   attempt and number -> chunk of rows
+    "staging",  # zset   record of the ledger -> when it is to be seen to
     "claims",  # hash   reader, number, chunk -> ids
-    "ledger",  # hash   reader or writer -> epoch, committed
+    "ledger",  # hash   attempts, winners, commits, writers, readers, claims
     "events",  # the name of a channel; nothing is ever stored under it
     "terms",  # zset   request -> when it is to be tended: open for too long, stopped, forgotten
 )

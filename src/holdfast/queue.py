@@ -39,11 +39,14 @@ from holdfast.job import (
     read_events,
 )
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
+from holdfast.reader import Reader
 from holdfast.request import Request
 from holdfast.requests import OnFailure, set_group_limit, walk
 from holdfast.server import Server
 from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer
+from holdfast.write import Write
+from holdfast.writes import last_batch
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -440,6 +443,30 @@ class Queue:
         Workers do so by themselves: this is for those who run none, at least once a minute.
         """
         return self._drive(self._ask.make_all(self.schedules))
+
+    # ----------------------------------------------------------------- spark
+
+    def write(self, name: str | None = None) -> Write:
+        """Name a write that many processes stage and one commits; without a name it gets one.
+
+        Every run of it needs a name of its own.
+        """
+        return Write(self, self._ask.write(name))
+
+    def reader(self, name: str, *, epoch: int | None = None) -> Reader:
+        """Name a reader, who claims jobs in batches; with the `epoch` of one that is open.
+
+        Nothing is sent before it is opened.
+        """
+        return Reader(self, self._ask.reader(name, epoch))
+
+    def publish(self) -> int:
+        """Let what is committed become jobs, where somebody died over it; return how many."""
+        return self._drive(flows.publish())
+
+    def last_batch(self, writer: str) -> int | None:
+        """Return the last batch that a writer has committed; None when there is none."""
+        return self._run(last_batch(writer))
 
     # ---------------------------------------------------------------- manage
 

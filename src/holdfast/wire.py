@@ -16,6 +16,7 @@ import hiredis
 from holdfast.engine.call import Call
 from holdfast.engine.script import Script
 from holdfast.errors import (
+    Fenced,
     HoldfastError,
     InvalidArgument,
     JobExists,
@@ -28,6 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.health import NEEDS, read_health
 from holdfast.keys import META_PATTERN, NAMES, queue_keys, queue_of
+from holdfast.readers import lost, settled
 
 RETRIABLE: Final = frozenset(
     {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS"}
@@ -42,6 +44,7 @@ FORGOTTEN_SECONDS: Final = 300.0
 
 _SCRIPT_WORDS: Final = frozenset(
     {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}
+    | {"GONE", "CLOSED", "FENCED", "LAPSED", "SETTLED"}
 )
 """Said by a script, which knows whether it has answered this call before."""
 
@@ -170,6 +173,25 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
             return JobExists(
                 f"{ids[0]}/{fact}: a job that is no part has this id; no part was added"
             )
+        case "GONE":
+            return WrongState(
+                f"{ids[int(fact)]}: what was staged is gone: aborted, forgotten after keep_for, or "
+                "committed before. Nothing was committed: stage it anew, as another attempt"
+            )
+        case "CLOSED":
+            return WrongState(
+                f"{ids[int(fact)]}: rows are to be parts of this request, but it is not open. "
+                "Nothing was committed"
+            )
+        case "FENCED":
+            return Fenced(
+                f"{ids[0]}: a newer reader of this name was opened, or the queue was deleted: stop "
+                "this one"
+            )
+        case "LAPSED":
+            return lost(ids[0], ids[1], fact)
+        case "SETTLED":
+            return settled(ids[0], ids[1])
         case "WRONG":
             return WrongState(f"the call does not fit what is there: {fact}")
         case "INVALID":

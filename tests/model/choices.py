@@ -253,5 +253,5 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     "half a place": lambda _: calls.change_request("p", seal=True, cancel=True, limit=b"0.5"),
     "a request of priority 100": lambda _: calls.change_request("p", cancel=True, priority=100),
     "failed for less than nothing": lambda _: calls.tidy(failed_for_ms=-1),
-    "repair of what is not there": lambda _: calls.repair((15, b"")),
+    "repair of what is not there": lambda _: calls.repair((20, b"")),
 }

@@ -258,7 +258,7 @@ class Model(Closing):
         for job in old:
             self._end_as_cancelled(job, now)
         self._decide(now)
-        return (*moved, len(old), MOST_PER_CALL - self.room)
+        return (*moved, len(old), MOST_PER_CALL - self.room, 0, 0)
 
     def repair(self, now: int) -> list[str]:
         """Nothing is broken, so nothing is done."""

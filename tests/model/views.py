@@ -80,6 +80,7 @@ def view(model: Model, now: int) -> dict[str, Any]:
     }
     seen["counts"] = {state: len(seen[state]) for state in STATES}
     seen["counts"]["paused"] = model.paused
+    seen["counts"] |= {"staged": 0, "claims": 0}
     return seen
 
 

@@ -50,6 +50,9 @@ _SECTIONS: Final = {
     "Requests": {
         "request": ("request", "Look at requests, and steer them."),
     },
+    "Data on Spark": {
+        "pipeline": ("pipeline", "Transform data on Spark: split into parts, published once."),
+    },
     "Servers": {
         "server": ("server", "Run the embedded server in the foreground."),
         "doctor": ("server", "Tell what a server keeps, and what to do about it."),

@@ -205,9 +205,7 @@ def work(
 @click.option("--follow", is_flag=True, help="Until it is over; exits with 0 when it is done.")
 @click.option("--every", type=pause, metavar="DURATION", default=1.0, help="Between two looks; 1s.")
 @json_option
-def status(
-    queue: str, url: str | None, id: str, follow: bool, every: float, as_json: bool
-) -> None:
+def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_json: bool) -> None:
     """Show how far a request is."""
     handle = _pipeline(queue, url).handle(id)
     if follow:

@@ -111,7 +111,7 @@ def is_lost(error: BaseException, spark: SparkSession) -> bool:
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return True
     try:
-        return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001
+        return bool(spark.sparkContext._jsc.sc().isStopped())
     except (Py4JError, ConnectionError, AttributeError):
         return True
 

@@ -21,9 +21,9 @@ class Files:
     """The file systems that a Spark session reaches. Paths are `/…`, or `scheme://…` elsewhere."""
 
     def __init__(self, spark: SparkSession) -> None:
-        jvm: Any = spark._jvm  # noqa: SLF001
+        jvm: Any = spark._jvm
         self._jvm = jvm
-        self._settings: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._settings: Any = spark._jsc.hadoopConfiguration()
         self._path = jvm.org.apache.hadoop.fs.Path
         self._copy = jvm.org.apache.commons.io.IOUtils.copyLarge
 

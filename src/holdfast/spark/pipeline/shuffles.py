@@ -16,7 +16,7 @@ def refuse_shuffle(name: str, frame: DataFrame, inputs: Iterable[str]) -> None:
     What a transform loads by itself, and then joins, it may group and sort as it likes.
     """
     ours = frozenset(inputs)
-    for node in _nodes(frame._jdf.queryExecution().executedPlan()):  # noqa: SLF001
+    for node in _nodes(frame._jdf.queryExecution().executedPlan()):
         if node.nodeName() == "Exchange" and any(_reads(leaf, ours) for leaf in _nodes(node)):
             raise Fail(
                 f"{name} shuffles: it groups, sorts, deduplicates, limits or windows, and would do "

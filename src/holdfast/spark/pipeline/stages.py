@@ -46,7 +46,7 @@ def rows(context: SparkContext, group: str) -> Rows:
 
 def _stages(context: SparkContext, group: str) -> Iterator[Any]:
     tracker = context.statusTracker()
-    store = context._jsc.sc().statusStore()  # noqa: SLF001
+    store = context._jsc.sc().statusStore()
     seen = set()
     for job in tracker.getJobIdsForGroup(group):
         info = tracker.getJobInfo(job)
