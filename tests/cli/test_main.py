@@ -53,6 +53,7 @@ def test_the_commands_are_those_that_are_promised() -> None:
         "delete",
         "workers",
         "request",
+        "pipeline",
         "server",
         "doctor",
         "bench",
