@@ -26,6 +26,8 @@ def test_queues_are_listed_with_their_counts(hf: Commands, queue: Queue, server:
         "failed": 0,
         "ended": 0,
         "paused": True,
+        "staged": 0,
+        "claims": 0,
         "waiting": 2,
     }
     assert queue.name in server.queues()

@@ -78,11 +78,11 @@ def test_a_queue_is_paused_and_resumed(hf: Commands, queue: Queue) -> None:
 def test_tidy_tells_what_it_did(hf: Commands, queue: Queue) -> None:
     queue.add(b"x", delay=0.001)
     assert hf("tidy", queue.name) in (
-        "1 promoted, 0 reclaimed, 0 pruned, 0 dropped, 0 tended\n",
-        "0 promoted, 0 reclaimed, 0 pruned, 0 dropped, 0 tended\n",
+        "1 promoted, 0 reclaimed, 0 pruned, 0 dropped, 0 tended, 0 published\n",
+        "0 promoted, 0 reclaimed, 0 pruned, 0 dropped, 0 tended, 0 published\n",
     )
     told = hf.json("tidy", queue.name, "--force")
-    assert set(told) == {"promoted", "reclaimed", "pruned", "dropped", "tended"}
+    assert set(told) == {"promoted", "reclaimed", "pruned", "dropped", "tended", "published"}
 
 
 def test_rules_of_tidy_want_a_yes(hf: Commands, queue: Queue) -> None:

@@ -48,6 +48,7 @@ def test_rates_count_what_happens(hf: Commands, queue: Queue) -> None:
     assert (code, err) == (0, "")
     assert set(told) == {
         *("queue", "at", "ready", "delayed", "leased", "parked", "failed", "ended", "paused"),
+        *("staged", "claims"),
         *("waiting", "added_per_second", "completed_per_second", "retried_per_second"),
     }
 
