@@ -28,8 +28,8 @@ test: $(READY)         ## every test on a real server
 	$(if $(ARGS),,@$(MAKE) --no-print-directory kinds)
 
 kinds: $(READY)        ## the engine tests as a limited user and on a cluster
-	$(KINDS) --server-kind=acl tests/engine $(ARGS)
-	$(KINDS) --server-kind=cluster tests/engine $(ARGS)
+	$(KINDS) --server-kind=acl tests/engine tests/writes tests/readers $(ARGS)
+	$(KINDS) --server-kind=cluster tests/engine tests/writes tests/readers $(ARGS)
 
 check: lint types lua layers   ## format, lint, types, Lua, layering
 

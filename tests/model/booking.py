@@ -12,8 +12,8 @@ from model.closing import Closing
 from model.values import NEVER, Change, Given, Job, Refusal, Request, after
 
 MAX_CHUNKS = 2
-"""Chunks that are forgotten in one call: fewer than in earnest, so that histories get there. For the
-same reason one call publishes one chunk (test_model.py)."""
+"""Chunks that are forgotten in one call: fewer than in earnest, so that histories get there.
+For the same reason one call publishes one chunk (test_model.py)."""
 
 Record: TypeAlias = Any
 """What the ledger keeps under a name."""
@@ -215,7 +215,7 @@ class Booking(Closing):
         return done
 
     def _drop_attempt(self, name: str, budget: int, now: int) -> int:
-        chunks = self.ledger[name]["chunks"]
+        chunks: int = self.ledger[name]["chunks"]
         first = max(0, chunks - budget)
         for number in range(first, chunks):
             del self.staged[f"{name.removeprefix('attempt ')}/{number}"]
@@ -320,7 +320,7 @@ class Booking(Closing):
 
     def _is_open_claim(self, name: str) -> bool:
         record = self.ledger.get(name, {"first": 0, "sizes": []})
-        return record["first"] < len(record["sizes"])
+        return bool(record["first"] < len(record["sizes"]))
 
     def _field(self, name: str) -> str:
         _, n, reader = name.split(" ", 2)

@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from holdfast import arguments
 from holdfast.engine import claiming, writing
 from holdfast.engine.call import Entry, frame
-from holdfast.job import Update
 from model.booking import Chunk
 from model.choices import (
     HOUR,
@@ -61,18 +61,7 @@ class Connecting(Requesting):
                 job = replace(job, id=None, options=options)  # noqa: PLW2901
             [row], [entry] = self._jobs([job])
             given.append(row)
-            entries.append(
-                Entry(
-                    entry.id,
-                    entry.payload,
-                    entry.fresh,
-                    entry.priority,
-                    entry.due,
-                    entry.options,
-                    False,
-                    request,
-                )  # fmt: skip
-            )
+            entries.append(msgspec.structs.replace(entry, grouped=False, request=request))
         groups: dict[Any, list[Given]] = {}
         for row, entry in zip(given, entries, strict=True):
             shared = entry.request, entry.fresh, entry.priority, entry.due, entry.options
@@ -114,9 +103,6 @@ class Connecting(Requesting):
 
     def _epoch(self, reader: str) -> int:
         return int(self.model.ledger.get(f"reader {reader}", {"epoch": 1})["epoch"])
-
-    def _open(self, caller: str, opening: Any) -> None:
-        super()._open(caller, opening)
 
     # ---------------------------------------------------------------------- writes
 
@@ -218,8 +204,10 @@ class Connecting(Requesting):
         call = claiming.open_reader(reader)
         self._ask(caller, call, partial(self.model.open_reader, reader))
 
-    @rule(time=times, caller=callers, reader=readers, off=st.sampled_from([0, 0, 0, -1, 1]),
-          number=st.sampled_from([0, 0, 0, -1, 1]), keep=keep_times, count=few, seal=st.booleans())  # fmt: skip
+    @rule(
+        time=times, caller=callers, reader=readers, off=st.sampled_from([0, 0, 0, -1, 1]),
+        number=st.sampled_from([0, 0, 0, -1, 1]), keep=keep_times, count=few, seal=st.booleans(),
+    )  # fmt: skip
     def claim(
         self, time: Time, caller: str, reader: str, off: int, number: int, keep: int, count: int,
         seal: bool,
@@ -288,6 +276,3 @@ class Connecting(Requesting):
             leased = [job for job in self.model.jobs.values() if job.state == "leased"]
             return any(not (job.token or "").startswith("claim:") for job in leased)
         return super()._is_there(kind)
-
-
-UPDATE = Update()
