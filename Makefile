@@ -32,8 +32,8 @@ spark: $(READY)        ## the connectors, with one Spark session for all tests
 	$(BIN)/python -m pytest -m "not slow" tests/spark $(ARGS)
 
 kinds: $(READY)        ## the engine tests as a limited user and on a cluster
-	$(KINDS) --server-kind=acl tests/engine $(ARGS)
-	$(KINDS) --server-kind=cluster tests/engine $(ARGS)
+	$(KINDS) --server-kind=acl tests/engine tests/writes tests/readers $(ARGS)
+	$(KINDS) --server-kind=cluster tests/engine tests/writes tests/readers $(ARGS)
 
 check: lint types lua layers   ## format, lint, types, Lua, layering
 

@@ -325,7 +325,7 @@ def _populate_writes(queue: Queue) -> None:
 
 
 def _populate_claims(queue: Queue) -> None:
-    """Leave readers with claims of all kinds of jobs: settled, sealed, to be gone on with, lapsing."""
+    """Leave readers with claims of all kinds of jobs: sealed, to be gone on with, lapsing."""
     claimed = [
         NewJob(b"x", id="claimed"),
         NewJob(b"x", id="claimed-kept", result_for=3600),

@@ -169,7 +169,7 @@ class Acting(Comparing):
         """Bring about a job of some kind that seldom comes about by chance."""
         needs = {
             "leased": "ready", "handled": "failed", "failed": "leased", "updated": "no part leased",
-            "cancelled": "leased", "reclaimed": "leased", "part": "part that waits",
+            "cancelled": "leased", "reclaimed": "leased by a worker", "part": "part that waits",
             "part that failed": "part",
         }  # fmt: skip
         if self._is_there(kind):

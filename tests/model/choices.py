@@ -39,7 +39,11 @@ times = st.sampled_from(
     + [("lapse", ms) for ms in (0, 0, 0, 0, 1, -1, -400)]
     + [("due", ms) for ms in (0, 0, 1, -1, -400)]
     + [("patience", ms) for ms in (0, 0, -1)]
-    + [(kind, ms) for kind in ("second", "forget", "free", "handling", "term") for ms in (0, -1)]
+    + [
+        (kind, ms)
+        for kind in ("second", "forget", "free", "handling", "term", "entry")
+        for ms in (0, -1)
+    ]
     + [(kind, ms) for kind in ("silence", "caller", "worker") for ms in (0, 1)]
 )
 

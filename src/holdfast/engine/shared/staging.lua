@@ -169,10 +169,8 @@ end
 -- lists that nobody committed in time; writes that may be forgotten; claims that lapsed, unless
 -- it is too early to say so. Returns how many things.
 local function tend_staging(wanted, late, to_the_back)
-  if wanted and call('ZCARD', key.ready) < wanted then
-    local _, more = publish_some()
-    this.unpublished = more
-  end
+  local publishing = wanted and call('ZCARD', key.ready) < wanted
+  if publishing then publish_some() end
   local due = call('ZRANGE', key.staging, 0, this.now, 'BYSCORE', 'LIMIT', 0, MAX_CHUNKS)
   local budget, seen = MAX_CHUNKS, #due
   for _, entry in ipairs(due) do
@@ -198,5 +196,6 @@ local function tend_staging(wanted, late, to_the_back)
   end
   this.staging = nil
   see_to_it(tonumber(call('ZRANGE', key.staging, 0, 0, 'WITHSCORES')[2]) or MAX_INSTANT)
+  this.unpublished = publishing and this.staging < 0
   return seen
 end
