@@ -34,7 +34,6 @@ class Plan:
     folder: str
     rows: int = 6000
     per_batch: int = 2000
-    claim_for: float = 3600
 
     @property
     def out(self) -> str:
@@ -64,7 +63,7 @@ def stream(spark: SparkSession, plan: Plan) -> DataStreamWriter:
     jobs = (
         spark.readStream.format("holdfast")
         .options(url=plan.url, queue=plan.queue, reader="r")
-        .options(maxJobsPerTrigger=plan.per_batch, claimFor=plan.claim_for)
+        .options(maxJobsPerTrigger=plan.per_batch, maxJobsPerPartition=1000)
         .load()
     )
     checkpoint = str(folder / "checkpoint")

@@ -46,3 +46,4 @@ def test_every_option_is_in_the_page_with_its_default() -> None:
     for option, default in SECONDS.items():
         assert f"| `{option}` | `{default:.0f}` |" in text
     assert f"| `maxJobsPerTrigger` | `{options.DEFAULT_JOBS_PER_TRIGGER}` |" in text
+    assert f"| `maxJobsPerPartition` | `{options.DEFAULT_JOBS_PER_PARTITION}` |" in text

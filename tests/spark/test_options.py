@@ -51,6 +51,7 @@ def test_a_wrong_option_of_a_look_is_named(given: dict[str, str], told: str) -> 
         ({**PLACE, "reader": "r", "maxJobsPerTrigger": "0"}, "option 'maxJobsPerTrigger'"),
         ({**PLACE, "reader": "r", "maxJobsPerTrigger": "1e3"}, "option 'maxJobsPerTrigger'"),
         ({**PLACE, "reader": "r", "maxJobsPerTrigger": "9" * 10}, "option 'maxJobsPerTrigger'"),
+        ({**PLACE, "reader": "r", "maxJobsPerPartition": "-1"}, "option 'maxJobsPerPartition'"),
         ({**PLACE, "reader": "r", "claimFor": "nan"}, "option 'claimFor' must be seconds"),
         ({**PLACE, "reader": "r", "claimFor": "1 hour"}, "option 'claimFor' must be seconds"),
         ({**PLACE, "reader": "r", "claimFor": "0"}, "option 'claimFor' must be seconds"),

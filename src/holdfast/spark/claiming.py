@@ -36,6 +36,8 @@ class Claiming:
         opened = self._reader.open()
         self.epoch = opened.epoch
         self._settled, self._next = opened.settled, opened.next
+        # What was begun and not finished: Spark never heard of it.
+        self._reader.give_back(opened.next)
         self._claims: dict[int, Claim] = {}
         self._budget: int | None = None
         self._stopped = threading.Event()

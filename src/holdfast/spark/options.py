@@ -31,9 +31,17 @@ MAX_NAME_BYTES: Final = 440
 OF_A_LOOK: Final = ("url", "queue", "state")
 OF_A_WRITE: Final = ("url", "queue", "stagedFor")
 OF_A_STREAMS_WRITE: Final = (*OF_A_WRITE, "writer", "checkpointLocation")
-OF_A_STREAM: Final = ("url", "queue", "reader", "maxJobsPerTrigger", "claimFor")
+OF_A_STREAM: Final = (
+    "url",
+    "queue",
+    "reader",
+    "maxJobsPerTrigger",
+    "maxJobsPerPartition",
+    "claimFor",
+)
 
 DEFAULT_JOBS_PER_TRIGGER: Final = 20_000
+DEFAULT_JOBS_PER_PARTITION: Final = 10_000
 DEFAULT_CLAIM_SECONDS: Final = 3600.0
 DEFAULT_STAGED_SECONDS: Final = 86400.0
 REACH_SECONDS: Final = 3.0
@@ -88,6 +96,7 @@ class SourceOptions:
     place: Place
     reader: str
     max_jobs: int
+    partition_jobs: int
     claim_for: float
 
 
@@ -122,6 +131,9 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         options.place(),
         options.read("reader", _name_of("reader"), ""),
         options.read("maxJobsPerTrigger", _whole_of("maxJobsPerTrigger"), DEFAULT_JOBS_PER_TRIGGER),
+        options.read(
+            "maxJobsPerPartition", _whole_of("maxJobsPerPartition"), DEFAULT_JOBS_PER_PARTITION
+        ),
         options.read("claimFor", _seconds_of("claimFor"), DEFAULT_CLAIM_SECONDS),
     )
 

@@ -36,16 +36,17 @@ JOBS: Final = Table(
     handler=STRING,
 )
 
+JOBS_PER_CHUNK: Final = 1000
 IDLE_SECONDS: Final = 0.05
 """Spark asks an idle source a hundred times a second."""
 
 
 @dataclass
-class Chunk(InputPartition):
-    """One chunk of a claim, and the epoch of the reader that may read it."""
+class Chunks(InputPartition):
+    """Some chunks of a claim, and the epoch of the reader that may read them."""
 
     n: int
-    number: int
+    numbers: range
     epoch: int
 
 
@@ -94,11 +95,20 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(n)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return the chunks of a claim; of one that is replayed, the same."""
+        """Divide the chunks of a claim; of one that is replayed, they are the same.
+
+        A task in Python costs tens of milliseconds before it does anything, as much as it takes
+        to read ten chunks: so one task reads several.
+        """
         if start == end:
             return []
         claims, n = self._claims(), _claim(end)
-        return [Chunk(n, number, claims.epoch) for number in range(len(claims.chunks(n)))]
+        count = len(claims.chunks(n))
+        step = max(1, self._options.partition_jobs // JOBS_PER_CHUNK)
+        return [
+            Chunks(n, range(first, min(first + step, count)), claims.epoch)
+            for first in range(0, count, step)
+        ]
 
     def commit(self, end: dict[str, int]) -> None:
         """Settle what Spark has committed."""
@@ -112,11 +122,12 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -------------------------------------------------------------- in the tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the jobs of one chunk: always the same ones in the same order."""
-        assert isinstance(partition, Chunk)
+        """Yield the jobs of some chunks: always the same ones in the same order."""
+        assert isinstance(partition, Chunks)
         options = self._options
         reader = options.place.open().reader(options.reader, epoch=partition.epoch)
-        yield _batch(reader.read(partition.n, partition.number))
+        for number in partition.numbers:
+            yield _batch(reader.read(partition.n, number))
 
 
 def _batch(leases: list[Lease]) -> pa.RecordBatch:
