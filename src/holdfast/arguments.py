@@ -49,7 +49,8 @@ def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = F
         raise InvalidArgument(
             f"{name} must be {above} seconds and less than 285,000 years, not {shown(value)}"
         )
-    return math.ceil(value * 1000)
+    # 32.709 * 1000 is a little more than 32709.
+    return math.ceil(round(value * 1000, 6)) or int(value > 0)
 
 
 def seconds_or_none(name: str, value: Duration | None) -> float | None:
