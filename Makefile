@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test spark kinds check lint types lua layers bench bench-requests bench-spark bench-workers \
+.PHONY: help demo test spark kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-workers \
         model faults spark-crash massacre chaos mutants lock clean
 
 help:                  ## list the targets
@@ -21,14 +21,14 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY)         ## producers and workers on the embedded server, one killed in the middle
-	@$(BIN)/python examples/demo.py
+demo: $(READY)         ## the pipeline on Spark, a worker killed in the middle: make demo MEGABYTES=200
+	@$(BIN)/python examples/demo.py --megabytes $(or $(MEGABYTES),100)
 
 test: $(READY)         ## every test on a real server
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(or $(ARGS),--ignore=tests/spark)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory spark kinds)
 
-spark: $(READY)        ## the connectors, with one Spark session for all tests
+spark: $(READY)        ## connectors and pipeline, with one Spark session for all tests
 	$(BIN)/python -m pytest -m "not slow" tests/spark $(ARGS)
 
 kinds: $(READY)        ## the engine tests as a limited user and on a cluster
@@ -55,6 +55,9 @@ bench: $(READY)        ## the queue beside the floor, in one table
 
 bench-requests: $(READY)   ## parts of requests beside plain jobs; a request of a million parts
 	@$(BIN)/python -m bench.requests $(ARGS)
+
+bench-pipeline: $(READY)   ## the pipeline beside one plain Spark job
+	@$(BIN)/python -m bench.pipeline $(ARGS)
 
 bench-spark: $(READY)      ## the connectors beside Spark's own sources and sinks
 	@$(BIN)/python -m bench.spark $(ARGS)
