@@ -42,6 +42,7 @@ def run(master: str, folder: Path) -> dict[str, Any]:
             assert sorted(map(int, payloads(out))) == list(range(everywhere.ROWS))
             assert (len(source), source.counts().leased, source.counts().claims) == (0, 0, 0)
             assert source.audit() == out.audit() == []
+            told["staged"] = source.counts().staged
     finally:
         server.stop()
     assert told["looked"] == everywhere.ROWS
@@ -49,7 +50,9 @@ def run(master: str, folder: Path) -> dict[str, Any]:
 
 
 def test_on_executors_of_their_own_with_speculation(tmp_path: Path) -> None:
-    run("local-cluster[2,1,512]", tmp_path)
+    told = run("local-cluster[2,1,512]", tmp_path)
+    # The task that hung had staged its first thousand rows, and its double all of them.
+    assert told["staged"] == 1
 
 
 @pytest.fixture
