@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import re
 import time
@@ -20,6 +21,8 @@ from holdfast.spark.pipeline.order import Done, Order, Plan, Slice, safe
 from holdfast.spark.pipeline.reading import read
 from holdfast.spark.pipeline.shuffles import refuse_shuffle
 from holdfast.worker import Fail, Release, RunningJob
+
+log = logging.getLogger("holdfast")
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*: ")
 
@@ -67,6 +70,7 @@ def apply(name: str, params: dict[str, object], frame: DataFrame) -> DataFrame:
         given = found.parameters(params)
     except InvalidArgument as error:
         # Another worker may have it, or this one after the next deploy.
+        log.warning("%s; the part is given back for 30 s", error)
         raise Release(after=30) from error
     result = found.function(frame, **given)
     if not isinstance(result, DataFrame):
