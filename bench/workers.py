@@ -40,13 +40,14 @@ class Contender:
     """The concurrencies to try."""
 
 
-THREADS, COROUTINES, BATCH, SINGLE = (
+THREADS, COROUTINES, BATCH, SINGLE, PROCESSES = (
     Contender(kind, [sys.executable, str(RUN), "of_holdfast"], jobs, [concurrency])
     for kind, jobs, concurrency in (
         ("threads", 60_000, 16),
         ("coroutines", 60_000, 100),
         ("batch", 100_000, 100),
         ("single", 6_000, 1),
+        ("processes", 20_000, 2),
     )
 )
 
@@ -132,7 +133,7 @@ def drains(bench: Bench, contenders: Sequence[Contender]) -> list[Row]:
     tuned = {peer.name: bench.fastest(peer) for peer in contenders}
     for name, concurrency in tuned.items():
         print(f"{name} is fastest with a concurrency of {concurrency}", file=sys.stderr)
-    everybody = [THREADS, COROUTINES, BATCH, SINGLE, *contenders]
+    everybody = [THREADS, COROUTINES, BATCH, SINGLE, PROCESSES, *contenders]
     measures = [partial(bench.rate, one, tuned.get(one.name, one.sweep[0])) for one in everybody]
     floors = [partial(bench.floor, floor(bench.server.url).drain) for floor in (PlainFloor, Floor)]
     *results, plain_floor, own_floor = bench.alternate([*measures, *floors])
@@ -141,6 +142,8 @@ def drains(bench: Bench, contenders: Sequence[Contender]) -> list[Row]:
         faster("drain, threads", rates["threads"], "Dramatiq", rates["Dramatiq"], 8),
         faster("drain, coroutines", rates["coroutines"], "Dramatiq", rates["Dramatiq"], 8),
         faster("drain, threads", rates["threads"], "RQ", rates["RQ"], 50),
+        faster("drain, 2 processes", rates["processes"], "Dramatiq", rates["Dramatiq"], 2),
+        faster("drain, 2 processes", rates["processes"], "RQ", rates["RQ"], 50),
         faster("drain, batch handler", rates["batch"], "floor, redis-py", plain_floor, 0.45),
         faster("drain, batch handler", rates["batch"], "floor, own client", own_floor, 0.45),
     ]

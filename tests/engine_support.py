@@ -456,6 +456,9 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     "add": lambda queue, held: queue.add_many(_NEW),
     "add_grouped": lambda queue, held: queue.add_many(_GROUPED),
     "update": lambda queue, held: queue.add_many(_CHANGED, on_conflict="update"),
+    "tick": lambda queue, held: queue._run(
+        calls.tick("hourly", None, 1_700_000_000_000, [*queue._ask.entries(_GROUPED, {})])
+    ),
     "lease": lambda queue, held: queue.lease_many(
         3, 60, complete=[(held["done"], b"result"), *held.values()]
     ),

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import redis
 
+from holdfast import testing
 from holdfast.embedded import find_binary
 
 DEADLINE = 30.0
@@ -40,17 +41,11 @@ def wait_until(condition: Callable[[], object], what: str = "it") -> None:
         time.sleep(0.005)
 
 
-class Clock:
-    """A time that tests set: milliseconds."""
+class Clock(testing.Clock):
+    """A time that tests set; the same at the beginning of each."""
 
     def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.ms
-
-    def advance(self, seconds: float) -> None:
-        self.ms += round(seconds * 1000)
+        super().__init__(1_700_000_000_000)
 
 
 def server_binary() -> Path:

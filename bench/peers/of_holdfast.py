@@ -1,4 +1,4 @@
-"""Holdfast, in the way that BENCH_KIND names: threads, coroutines, batch, single."""
+"""Holdfast, as BENCH_KIND says: threads, coroutines, batch, single, processes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast import Queue, Worker
+from holdfast import Hooks, Queue, Worker
 
 
 def fill(url: str, payloads: Sequence[str]) -> None:
     Queue("bench", url).add_many(payloads)
+
+
+def len_of(job: Any) -> int:
+    return len(job.data)
 
 
 def work(url: str, concurrency: int, handle: Callable[[bytes], None]) -> Callable[[str], object]:
@@ -26,6 +30,12 @@ def work(url: str, concurrency: int, handle: Callable[[bytes], None]) -> Callabl
         for job in jobs:
             handle(job.data)
 
+    class Told(Hooks):
+        """What children do is counted when the worker hears of it."""
+
+        def done(self, job: Any) -> None:
+            handle(job.data)
+
     match os.environ["BENCH_KIND"]:
         case "threads":
             worker = Worker(queue, concurrency=concurrency)
@@ -39,5 +49,8 @@ def work(url: str, concurrency: int, handle: Callable[[bytes], None]) -> Callabl
         case "single":  # The next is leased when the last is done.
             worker = Worker(queue, concurrency=1, ahead=0)
             worker.handler(run)
+        case "processes":
+            worker = Worker(queue, concurrency=concurrency, executor="process", hooks=[Told()])
+            worker.handler(len_of)
     worker.start()
     return queue.add

@@ -1,5 +1,6 @@
 """Holdfast: a work queue that does not lose work, on Redis or Valkey."""
 
+from holdfast.ahandler import AsyncQueueHandler
 from holdfast.aqueue import AsyncQueue
 from holdfast.areader import AsyncReader
 from holdfast.arequest import AsyncRequest
@@ -20,6 +21,7 @@ from holdfast.errors import (
     UnsupportedServer,
     WrongState,
 )
+from holdfast.handler import QueueHandler
 from holdfast.job import (
     Claim,
     Committed,
@@ -47,8 +49,10 @@ from holdfast.queue import Queue
 from holdfast.reader import Reader
 from holdfast.request import Request
 from holdfast.server import Server
+from holdfast.ticking import Schedule
 from holdfast.worker import (
     AsyncRunningJob,
+    Auto,
     Fail,
     Hooks,
     Release,
@@ -60,11 +64,13 @@ from holdfast.write import Write
 
 __all__ = [
     "AsyncQueue",
+    "AsyncQueueHandler",
     "AsyncReader",
     "AsyncRequest",
     "AsyncRunningJob",
     "AsyncServer",
     "AsyncWrite",
+    "Auto",
     "Claim",
     "CodecError",
     "Committed",
@@ -92,6 +98,7 @@ __all__ = [
     "Problem",
     "Queue",
     "QueueFull",
+    "QueueHandler",
     "Reader",
     "Receipt",
     "Refused",
@@ -101,6 +108,7 @@ __all__ = [
     "Retry",
     "Row",
     "RunningJob",
+    "Schedule",
     "Server",
     "ServerRefused",
     "ServerUnavailable",

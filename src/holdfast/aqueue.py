@@ -7,9 +7,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast import flows
+from holdfast import flows, rhythm
+from holdfast.ahandler import AsyncDeclare, AsyncQueueHandler
 from holdfast.areader import AsyncReader
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
@@ -42,10 +43,12 @@ from holdfast.job import (
 )
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.requests import OnFailure, set_group_limit, walk
+from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer
 from holdfast.writes import last_batch
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
     from typing import Self, Unpack
 
 T = TypeVar("T")
@@ -81,6 +84,10 @@ class AsyncQueue:
         self.defaults = defaults
         self.requeue = requeue
         self.clock = clock
+        self.handlers: dict[str, AsyncQueueHandler[..., Any, ..., Any]] = {}
+        """What `@queue.handler` made, by name: every worker of this queue knows them."""
+        self.schedules: dict[str, Schedule] = {}
+        """What `every` and `cron` declared, by name: every worker of this queue adds their jobs."""
 
     @property
     def holder(self) -> str:
@@ -126,6 +133,15 @@ class AsyncQueue:
         return found
 
     # ------------------------------------------------------------------- add
+
+    @property
+    def handler(self) -> AsyncDeclare:
+        """Make a function a handler of this queue: `@queue.handler`.
+
+        It can be given a name, else its own is used, and options for its jobs:
+        `@queue.handler(name="send", priority=90)`.
+        """
+        return AsyncDeclare(self, None, {})
 
     async def add(
         self,
@@ -390,6 +406,56 @@ class AsyncQueue:
     async def last_batch(self, writer: str) -> int | None:
         """Return the last batch that a writer has committed; None when there is none."""
         return await self._run(last_batch(writer))
+
+    # ------------------------------------------------------------- schedules
+
+    def every(
+        self,
+        interval: str | Duration,
+        data: object | NewJob = b"",
+        *,
+        name: str | None = None,
+        missed: Missed = "skip",
+        **options: Unpack[JobOptions],
+    ) -> Schedule:
+        """Declare that a job is to be added every so often: `queue.every("5m", name="refresh")`.
+
+        interval  seconds, or text such as "30s", "5m", "1h 30m", "1d"; counted from the epoch, so
+                  "1d" is at midnight UTC
+        data      the payload, or a `NewJob`
+        name      of the schedule; without one that of the job's handler
+        missed    when nobody was there at a tick: "skip" it, or make up for "all" of them
+
+        The workers of this queue add the jobs, or whoever calls `tick`. However many do, each
+        tick makes one job, `<name>@<time>`.
+        """
+        found = rhythm.every(interval)
+        return self._ask.schedule(self.schedules, found, data, name, missed, options)
+
+    def cron(
+        self,
+        expression: str,
+        data: object | NewJob = b"",
+        *,
+        tz: str | tzinfo = "UTC",
+        name: str | None = None,
+        missed: Missed = "skip",
+        **options: Unpack[JobOptions],
+    ) -> Schedule:
+        """Declare that a job is to be added when a cron expression says so: see `every`.
+
+        `tz` is the name of a time zone. Where clocks are put forward or back there, a time that
+        is left out comes right after, and one that comes twice counts once.
+        """
+        found = rhythm.cron(expression, tz)
+        return self._ask.schedule(self.schedules, found, data, name, missed, options)
+
+    async def tick(self) -> list[Receipt]:
+        """Add the jobs of all schedules whose time is near; return those that were added.
+
+        Workers do so by themselves: this is for those who run none, at least once a minute.
+        """
+        return await self._drive(self._ask.make_all(self.schedules))
 
     # ---------------------------------------------------------------- manage
 

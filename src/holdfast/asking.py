@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast import arguments, codec, flows
+from holdfast import arguments, codec, flows, ticking
 from holdfast.backoff import retry_ms
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.engine import calls
@@ -42,6 +42,8 @@ from holdfast.job import (
 from holdfast.keys import utf8_name
 from holdfast.readers import ReaderAsker
 from holdfast.requests import OnFailure, RequestAsker
+from holdfast.rhythm import Rhythm
+from holdfast.ticking import Missed, Schedule, Ticked
 from holdfast.writes import WriteAsker
 
 T = TypeVar("T")
@@ -124,6 +126,8 @@ class Asker:
     ) -> Entry:
         if id is not None:
             utf8_name("id", id)
+        if isinstance(data, NewJob):
+            raise InvalidArgument("a NewJob is no payload: give it to add_many")
         priority, packed, grouped = arguments.DEFAULT_PRIORITY, b"", False
         if options or self._defaults:
             said = self._said(options)
@@ -344,6 +348,28 @@ class Asker:
 
     def write(self, name: str | None) -> WriteAsker:
         return WriteAsker(name, self)
+
+    # -------------------------------------------------------------- schedules
+
+    def schedule(
+        self,
+        known: dict[str, Schedule],
+        rhythm: Rhythm,
+        data: object,
+        name: str | None,
+        missed: Missed,
+        options: Mapping[str, Any],
+    ) -> Schedule:
+        return ticking.declare(known, rhythm, data, name, missed, options, self._new_entries)
+
+    def make(self, schedule: Schedule) -> Flow[Ticked]:
+        return ticking.make(schedule, self._new_entries)
+
+    def make_all(self, schedules: Mapping[str, Schedule]) -> Flow[list[Receipt]]:
+        return ticking.make_all(list(schedules.values()), self._new_entries)
+
+    def _new_entries(self, jobs: Iterable[NewJob]) -> Iterator[Entry]:
+        return self.entries(jobs, {})
 
     # ---------------------------------------------------------------- workers
 

@@ -54,6 +54,11 @@ def _to_bytes(what: str, data: object) -> bytes:
             return data.encode()
         except UnicodeEncodeError as error:
             raise CodecError(f"{what} cannot be written as UTF-8: {error}") from None
+    return to_json(what, data)
+
+
+def to_json(what: str, data: object) -> bytes:
+    """Return a value as JSON, also bytes (in base 64) and str; say clearly when it has none."""
     try:
         raw = _to_json(data)
         # The encoder writes NaN and infinity as null, which would lose them without a word.

@@ -27,7 +27,7 @@ NAMES: Final = (
     "requests",  # hash   request -> state and counters, <request>/end -> follow-up
     "workers",  # hash   holder -> host, pid, queues, alive until
     "calls",  # hash   caller -> last number and answer
-    "meta",  # hash   layout, sequence, seen, grace, before, paused, largest, counters
+    "meta",  # hash   layout, sequence, seen, grace, before, paused, largest, counters, last ticks
     "wake",  # list   at most one token
     "staged",  # hash   attempt and number -> chunk of rows
     "staging",  # zset   record of the ledger -> when it is to be seen to

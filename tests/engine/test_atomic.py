@@ -37,6 +37,7 @@ TOUCHED = {
     "update": ALL - {"leased", "holds"},
     "lease": ALL | OF_WRITES | OF_CLAIMS,
     "lease_failed": ALL | OF_WRITES | OF_CLAIMS,
+    "tick": ALL - {"leased", "holds", "failed"},
     "complete": ALL - {"delayed", "failed"},
     "complete_by_force": ALL - {"next"},
     "complete_and_add": {*SETS, *HASHES, *BOOKS, "wake"} - {"failed"},
@@ -157,6 +158,7 @@ META = (
     "staging",
     "committed",
     "published",
+    "tick hourly",
 )
 
 

@@ -34,6 +34,9 @@ RAW: dict[str, Callable[[Queue], object]] = {
     "update": lambda q: q.add_many(
         [NewJob(b"x", id=id, priority=7) for id in "ab"], on_conflict="update"
     ),
+    "tick": lambda q: q._run(
+        calls.tick("s", None, 7, [_entry(id, b"x", priority=7) for id in "ab"])
+    ),
     "lease": lambda q: q.lease_many(7, 7, complete=_pairs()),
     "complete": lambda q: q.complete_many(_pairs()),
     "complete_and_add": lambda q: q.complete(_pairs()[0][0], b"result", add=[NewJob(b"x", id="c")]),
@@ -189,7 +192,7 @@ def test_a_settle_presents_a_token_without_spaces(
 
 ID_OF = {"add": "b", "update": "b", "cancel": "a", "revive": "a", "set_result": "a", "show": "a"}
 ID_OF |= {"add_grouped": "b", "open_request": "r", "add_parts": "r", "change_request": "r"}
-ID_OF |= {"recount": "s", "parts": "r"}
+ID_OF |= {"recount": "s", "parts": "r", "tick": "s"}
 
 
 @pytest.mark.parametrize(
@@ -206,6 +209,7 @@ def test_a_script_takes_no_id_that_is_no_name(
 
 
 OPTIONS_AT = {"add": 7, "add_grouped": 7, "update": 7, "open_request": 12, "add_parts": 7}
+OPTIONS_AT |= {"tick": 9}
 NOT_OPTIONS = [
     b"\xc1",
     b"\x07",

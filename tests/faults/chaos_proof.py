@@ -97,7 +97,13 @@ class Grant:
 
     def ended(self, now: int) -> Over | None:
         """Return how its run ended, if it had until then."""
-        return next((over for over in self.ran.over if over.at <= now + ROUNDING_MS), None)
+        for over in self.ran.over:
+            if over.at <= now + ROUNDING_MS:
+                return over
+        for began in self.ran.began:
+            if began.killed_at is not None and began.killed_at <= now + ROUNDING_MS:
+                return Over(self.id, self.token, "stopped", 0, began.killed_at)
+        return None
 
 
 @dataclass

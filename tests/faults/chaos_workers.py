@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -48,12 +49,26 @@ class Run:
     def __init__(self, job: RunningJob, journal: Journal, dice: random.Random) -> None:
         self._job = job
         self._journal = journal
+        self.in_process = os.getpid() != journal.pid
         self.order = read_order(job.data)
         self.way = self.order.way(job.failures + job.lapses)
         self._after = dice.uniform(0, 0.2)
         if job.failed:
             self.way = dice.choices(("return", "retry", "linger"), (8, 1, 1))[0]
-        journal.write(Began(job.id, job.token, self.order.name, job.failed, now()))
+        self._write_that_it_began()
+
+    def _write_that_it_began(self) -> None:
+        job, at = self._job, now()
+        timeout_ms = job.lease.facts.timeout_ms
+        killed_at = at + timeout_ms if self.in_process and timeout_ms else None
+        self._journal.write(Began(job.id, job.token, self.order.name, job.failed, at, killed_at))
+
+    def hang(self) -> None:
+        """Give no answer: for ever, or by a crash."""
+        if self.in_process and self._after < 0.1:
+            self.stopped()
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(FOR_EVER)
 
     def end(self) -> None:
         """Return or raise, as the order says; lingering was done before."""
@@ -77,9 +92,10 @@ class Run:
 
 
 def hire(queue: Queue, journal: Journal, dice: random.Random) -> Worker:
-    """Return a worker that has handlers of both kinds."""
+    """Return a worker with coroutines, and with threads or processes."""
     worker = Unlucky(
         queue,
+        executor=dice.choice(("thread", "process")),
         concurrency=dice.randint(2, 6),
         lease=LEASE_SECONDS,
         grace=GRACE_SECONDS,
@@ -91,8 +107,10 @@ def hire(queue: Queue, journal: Journal, dice: random.Random) -> Worker:
     @worker.failure_handler
     def plainly(job: RunningJob) -> None:
         run = Run(job, journal, dice)
-        if run.way in ("hang", "linger"):
-            time.sleep(FOR_EVER if run.way == "hang" else LINGER_SECONDS)
+        if run.way == "hang":
+            run.hang()
+        if run.way == "linger":
+            time.sleep(LINGER_SECONDS)
         run.end()
 
     @worker.handler("coroutine")

@@ -47,6 +47,8 @@ class Began(msgspec.Struct, frozen=True, tag=True):
     failed: bool
     """Whether it is the failure handler."""
     at: float
+    killed_at: float | None = None
+    """When it is killed if it is not over: in a process, if the job has a timeout."""
 
 
 class Over(msgspec.Struct, frozen=True, tag=True):
@@ -55,7 +57,7 @@ class Over(msgspec.Struct, frozen=True, tag=True):
     id: str
     token: str
     how: Way | Literal["stopped"]
-    """stopped: a coroutine that was cancelled."""
+    """stopped: a coroutine that was cancelled, or a process that is about to die."""
     after: float
     """Seconds after which it wants to be tried again."""
     at: float
@@ -79,11 +81,12 @@ def now() -> float:
 
 
 class Journal:
-    """Where one worker writes."""
+    """Where one worker writes, and its children."""
 
     def __init__(self, directory: Path) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
-        self._file = os.open(directory / f"{os.getpid()}", flags)
+        self.pid = os.getpid()
+        self._file = os.open(directory / f"{self.pid}", flags)
 
     def write(self, line: Line) -> None:
         os.write(self._file, encode(line) + b"\n")

@@ -337,6 +337,18 @@ def count_anew(stage: Stage) -> object:
     return stage.queue._run(calls.recount(stamp, {"r": (2, 0, 2, 1, 0, 0, 0)}))
 
 
+def a_schedule(stage: Stage) -> None:
+    for queue in (stage.queue, stage.other):
+        queue.every("1m", "some", name="refresh", group="g")
+    stage.other.tick()
+    stage.clock.advance(60)
+
+
+def begin_a_schedule(stage: Stage) -> object:
+    stage.queue.every("1h", "some", name="hourly")
+    return stage.queue.tick()
+
+
 def add_to_groups(stage: Stage) -> object:
     return stage.queue.add_many(
         [
@@ -508,6 +520,8 @@ SCENARIOS = (
     Scenario("add to groups", add_to_groups, a_group),
     Scenario("complete a job of a group", lambda s: s.queue.complete(s.held[0]), a_group),
     Scenario("set_group_limit", lambda s: s.queue.set_group_limit("g", None), a_group),
+    Scenario("tick", lambda s: s.queue.tick(), a_schedule, requests=2),
+    Scenario("tick for the first time", begin_a_schedule, requests=2),
     Scenario("tidy", lambda s: s.queue.tidy(), all_to_tidy),
     Scenario(
         "tidy by rules",

@@ -54,6 +54,19 @@ class Acting(Comparing):
             lambda reply: _read_receipts(call.read(reply)),
         )
 
+    def _tick(
+        self, caller: str, schedule: str, seen: int | None, tick: int, wanted: list[Wanted]
+    ) -> None:
+        given, entries = self._jobs(wanted)
+        call = calls.tick(schedule, seen, tick, entries)
+
+        def read(reply: Any) -> tuple[int, int | None, list[str] | None]:
+            ticks = call.read(reply)
+            made = ticks.receipts
+            return ticks.now, ticks.last, None if made is None else _read_receipts(made)
+
+        self._ask(caller, call, partial(self.model.tick, schedule, seen, tick, given), read)
+
     def _lease(
         self, caller: str, count: int, ms: int, done: list[Settle], *, failed: bool = False
     ) -> None:

@@ -218,6 +218,8 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     "an update of nothing known": lambda held: calls.update(
         [GOOD, *(msgspec.structs.replace(GOOD, id=id) for id, _, _ in held)], b"1=1x"
     ),
+    "a tick at nan": lambda _: calls.tick("s", None, -1, [GOOD]),
+    "a tick of nothing": lambda _: calls.tick("", None, 1, [GOOD]),
     "a lease for 0 ms": lambda held: calls.lease("zoe.1", 0, 1, complete=held),
     "1001 leases": lambda held: calls.lease("zoe.1", 1_000, 1_001, complete=held),
     "a token of two words": lambda held: calls.complete([*held, ("a", "ann 1", None)]),

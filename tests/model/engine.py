@@ -152,6 +152,11 @@ class Engine:
             "workers": _workers(registered),
             "sequence": int(meta.get("sequence", 0)),
             "tally": _tally({name: int(count) for name, count in meta.items()}),
+            "ticks": {
+                name.removeprefix("tick "): int(last)
+                for name, last in meta.items()
+                if name.startswith("tick ")
+            },
             "seen": int(meta["seen"]) if "seen" in meta else None,
             "patience": int(meta.get("grace", 0)),
             "callers": {caller.decode() for caller in callers},

@@ -91,6 +91,19 @@ class Histories(Connecting, Resending):
         self._pass(time)
         self._add(caller, wanted, on_conflict)
 
+    @rule(
+        time=times, caller=callers, wanted=several_jobs, schedule=st.sampled_from(["s", "t t"]),
+        known=st.sampled_from([True, True, False]), tick=st.integers(0, 9),
+    )  # fmt: skip
+    def tick(
+        self, time: Time, caller: str, wanted: list[Wanted], schedule: str, known: bool, tick: int
+    ) -> None:
+        """Make ticks as one who has seen the last, or as one who has not."""
+        self._pass(time)
+        last = self.model.ticks.get(schedule)
+        seen = last if known else None if last is not None else tick
+        self._tick(caller, schedule, seen, tick, wanted)
+
     @precondition(lambda self: self.model.endings)
     @rule(time=beside("free", "forget"), caller=callers, job=jobs, which=st.integers(0, 3))
     def add_an_ended_id(self, time: Time, caller: str, job: Wanted, which: int) -> None:

@@ -53,6 +53,17 @@ class Model(Booking):
                 raise Refusal(f"PART {i}")
         return [self._update(Change(job, how, job.due(now)), now) for job in jobs]
 
+    def tick(
+        self, schedule: str, seen: int | None, tick: int, jobs: Sequence[Given], now: int
+    ) -> tuple[int, int | None, list[str] | None]:
+        """Make ticks for one who has seen the last."""
+        last = self.ticks.get(schedule)
+        if last != seen:
+            return now, last, None
+        self._check_groups(jobs)
+        self.ticks[schedule] = tick
+        return now, last, [self._add(job, now) for job in jobs]
+
     def _check_groups(self, jobs: Sequence[Given]) -> None:
         """Refuse jobs of a group whose name is that of a request."""
         for job in jobs:

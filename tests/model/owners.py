@@ -23,6 +23,8 @@ class Owners(Hearing):
         """Those that the question has to do with, in the order in which it came to them."""
         self.tally: Counter[str] = Counter()
         self.paused = False
+        self.ticks: dict[str, int] = {}
+        """The last tick of each schedule."""
         self.numbers = 0
         """Given to what is added, promoted or put behind its equals."""
         self.wake = 0

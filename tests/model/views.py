@@ -75,6 +75,7 @@ def view(model: Model, now: int) -> dict[str, Any]:
         "workers": {name: (until / 1000, until > now) for name, until in model.workers.items()},
         "sequence": model.numbers,
         "tally": dict(+model.tally),
+        "ticks": model.ticks,
         "seen": model.seen,
         "patience": model.patience,
         "callers": set(model.answers),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
+import psutil
 import pytest
 from redis.crc import key_slot
 
@@ -17,6 +20,7 @@ from conftest import Clock
 from engine_support import Behind, command_calls, ids, own_server, take
 from holdfast import (
     AsyncRunningJob,
+    Auto,
     Extended,
     Fail,
     Lease,
@@ -30,6 +34,8 @@ from holdfast import (
     Worker,
 )
 from holdfast.keys import queue_keys
+from holdfast.worker import auto
+from holdfast.worker.gauge import Load
 from seeds.crowd import race, running
 from seeds.looks import held_for, outcome_of, shown, sleepers
 from seeds.staff import Heard, Held, Hire, wait_until_gone
@@ -566,6 +572,68 @@ def test_23_a_coroutine_that_runs_too_long_is_ended_and_counts_as_a_lapse(
     assert job.error == "timeout: it ran for 0.05 s"
 
 
+def test_23_a_process_that_runs_too_long_is_killed_and_replaced(
+    live_queue: Queue, hire: Hire
+) -> None:
+    """Whatever it computes; only that job is affected, and the next runs in a new process."""
+    heard = Heard()
+
+    def compute(job: RunningJob) -> int:
+        while job.id == "slow":
+            pass
+        return os.getpid()
+
+    hire(live_queue, compute, executor="process", concurrency=1, hooks=[heard])
+    live_queue.add(b"", id="before", result_for=60)
+    live_queue.add(b"", id="slow", timeout=0.05, max_lapses=0)
+    live_queue.add(b"", id="after", result_for=60)
+    heard.has("done", 2)
+    (job,) = live_queue.failed()
+    assert (job.failures, job.lapses, job.error) == (0, 1, "timeout: it ran for 0.05 s")
+    assert outcome_of(live_queue, "before").result != outcome_of(live_queue, "after").result
+
+
+def test_18_a_process_is_killed_when_its_lease_is_lost(
+    live_queue: Queue, hire: Hire, tmp_path: Path
+) -> None:
+    """It cannot do harm any more."""
+    heard = Heard()
+
+    def compute(job: RunningJob) -> None:
+        (tmp_path / "pid").write_text(str(os.getpid()))
+        while True:
+            pass
+
+    worker = hire(live_queue, compute, executor="process", hooks=[heard])
+    live_queue.add(b"", id="a", max_lapses=0)
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the run")
+    assert live_queue.fail_worker(worker.running()[0].lease) == 1
+    heard.has("lost")
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not psutil.pid_exists(pid), "it to be killed")
+    assert sorted(heard.tokens) == ["lost", "started"]
+
+
+def test_24_concurrency_follows_the_load(
+    live_queue: Queue, hire: Hire, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up while processors are idle and work waits, down while they are all busy."""
+    monkeypatch.setattr(auto, "TICK_SECONDS", 3600.0)  # It looks when it is told to, below.
+    worker = hire(live_queue, held, concurrency=Auto(1, 8), ahead=0)
+    live_queue.add_many([NewJob(b"") for _ in range(20)])
+    assert worker._tuner
+    assert worker._shared
+    places, before = worker._shared.places, worker._shared.concurrency
+    held.has(before)
+    wait_until(places.are_wanted, "more to be wanted")
+    worker._tuner.look(Load(busy=0.1, own=0.0))
+    assert worker._shared.concurrency > before
+    held.has(worker._shared.concurrency)
+    worker._tuner.look(Load(busy=1.0, own=0.0))
+    assert worker._shared.concurrency == before
+    held.let_go()
+
+
 def test_28_a_worker_tells_what_it_does(live_queue: Queue, hire: Hire) -> None:
     """Each run once, after the server has confirmed it."""
     heard = Heard()
@@ -1047,7 +1115,7 @@ def test_bug_d16_as_many_run_at_a_time_as_is_documented(
     live_queue.add_many([b""] * 30)
     held.has(16)
     assert worker.__doc__ is not None
-    assert "by default 16 threads, or 100 coroutines" in worker.__doc__
+    assert "by default 16 threads, 100 coroutines" in worker.__doc__
     live_queue.add(b"", id="last", priority=99)
     assert shown(live_queue, "last").state == "ready"
     assert (len(held.jobs), live_queue.counts().leased) == (16, 16)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Hooks, InvalidArgument, Queue, Release, Retry, RunningJob, Server, Worker
+from holdfast import Auto, Hooks, InvalidArgument, Queue, Release, Retry, RunningJob, Server, Worker
 from worker.support import Heard, at_work, shown
 
 NOWHERE = Queue("nowhere", Server("unix:///nowhere/at/all"))
@@ -63,14 +63,26 @@ CASES: dict[str, tuple[Callable[[Any], object], list[Any], str]] = {
     "Worker(weights)": (lambda v: Worker({NOWHERE: v}), [*NOT_WHOLE, None, 1001], "weight"),
     "Worker(weights of)": (lambda v: Worker({v: 1}), [None, "nowhere", 5], "queues must be Queues"),
     "Worker(strict=)": (lambda v: Worker(NOWHERE, strict=v), [None, 1, 0, "yes"], "strict"),
+    "Auto(least=)": (lambda v: Auto(least=v), [*NOT_WHOLE, None, 10_001], "least"),
+    "Auto(most=)": (lambda v: Auto(2, v), [*NOT_WHOLE, 1, 10_001], "most"),
+    "Worker(recycle_after=)": (
+        lambda v: Worker(NOWHERE, executor="process", recycle_after=v),
+        NOT_WHOLE,
+        "recycle_after",
+    ),
+    "Worker(max_megabytes=)": (
+        lambda v: Worker(NOWHERE, executor="process", max_megabytes=v),
+        NOT_WHOLE,
+        "max_megabytes",
+    ),
     "Worker(concurrency=)": (
         lambda v: Worker(NOWHERE, concurrency=v),
-        [*NOT_WHOLE, 10_001, "auto"],
+        [*NOT_WHOLE, 10_001, "many"],
         "concurrency",
     ),
     "Worker(executor=)": (
         lambda v: Worker(NOWHERE, executor=v),
-        [None, "", "threads", "process", b"thread", 5, ["thread"], {}],
+        [None, "", "threads", "processes", b"thread", 5, ["thread"], {}],
         "executor",
     ),
     "Worker(lease=)": (

@@ -24,7 +24,12 @@ MODULE = """
     from pathlib import Path
     from holdfast import Fail, Queue, Worker
 
-    worker = Worker(Queue("q command", os.environ["URL"]))
+    queue = Queue("q command", os.environ["URL"])
+    worker = Worker(queue)
+
+    @queue.handler
+    def send(to):
+        print("sent to", to, flush=True)
 
     @worker.handler
     def handle(job):
@@ -102,6 +107,14 @@ def test_a_worker_of_a_module_is_run(place: Path, queue: Queue, test_server: Tes
     assert is_done(queue)
 
 
+def test_a_queue_that_has_handlers_is_worked_on(
+    place: Path, queue: Queue, test_server: TestServer
+) -> None:
+    queue.add({"to": "ann"}, handler="send")
+    code, out, _ = ran(place, test_server, "work", "--until-empty", "--grace", "1", "jobs:queue")
+    assert (code, out) == (0, "sent to ann\n")
+
+
 @pytest.mark.parametrize("name", ["function", "coroutine", "Some.Where.handle"])
 def test_a_function_is_run_for_the_queues_that_are_said(
     place: Path, queue: Queue, test_server: TestServer, name: str
@@ -173,15 +186,22 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "a module of one that is none": (["jobs.more:worker"], 2, "there is no module 'jobs.more'"),
     "a name that is not there": (["jobs:nobody"], 2, "'jobs' has no 'nobody'"),
     "a name in one that is not there": (["jobs:Some.More"], 2, "'jobs' has no 'Some.More'"),
-    "neither of both": (["jobs:number"], 2, "jobs:number is int, neither a Worker nor a function"),
+    "neither of both": (["jobs:number"], 2, "jobs:number is int, neither a Worker, a Queue nor a"),
     "a function without a queue": (
         ["jobs:function"],
         2,
         "say which queue it works on with --queue",
     ),
+    "a queue with a queue": (["-q", "x", "jobs:queue"], 2, "give neither --queue nor --url"),
+    "a handler of a queue": (["-q", "x", "jobs:send"], 2, "jobs:send is QueueHandler, neither"),
     "a worker with a queue": (["-q", "x", "jobs:worker"], 2, "is a worker and says itself"),
     "a worker with a grace": (["--grace", "0", "jobs:worker"], 2, "is a worker and says itself"),
-    "a bad number": (["-q", "x", "--concurrency", "many", "jobs:function"], 2, "not a valid int"),
+    "a bad number": (["-q", "x", "--lease", "long", "jobs:function"], 2, "not a valid float"),
+    "a bad concurrency": (
+        ["-q", "x", "--concurrency", "many", "jobs:function"],
+        2,
+        "a number, or auto",
+    ),
     "a number that is too small": (
         ["-q", "x", "--concurrency", "0", "jobs:function"],
         1,

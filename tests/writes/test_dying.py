@@ -1,4 +1,4 @@
-"""Drivers and readers that die between any two calls: nothing is lost, and nothing happens twice."""
+"""Drivers and readers that die between any two calls: nothing is lost, nothing happens twice."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from holdfast.aqueue import AsyncQueue
+from holdfast.calling import Declared
 from holdfast.queue import Queue
 from holdfast.worker import Worker
 
@@ -18,16 +20,36 @@ _EXAMPLES = """
 \b
 Examples:
   holdfast work myapp.jobs:worker
+  holdfast work myapp.jobs:queue
   holdfast work --queue emails myapp.jobs:send
   holdfast work -q urgent -q bulk --strict --concurrency 4 myapp.jobs:handle
+  holdfast work -q videos --executor process --concurrency auto myapp.jobs:encode
 """
+
+
+def _concurrency(value: str) -> int | str:
+    if value == "auto":
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r}: should be a number, or auto") from None
 
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("target", metavar="MODULE:NAME")
 @click.option("-q", "--queue", "queues", multiple=True, help="A queue to work on; may be repeated.")
 @click.option("--url", help="Where the server is; else HOLDFAST_URL, else the embedded one.")
-@click.option("--concurrency", type=int, help="How many handlers run at a time.")
+@click.option(
+    "--executor",
+    type=click.Choice(["thread", "process", "async"]),
+    help="Where plain functions run.",
+)
+@click.option(
+    "--concurrency", type=_concurrency, metavar="N|auto", help="How many handlers run at a time."
+)
+@click.option("--recycle-after", type=int, help="Jobs after which a process is replaced.")
+@click.option("--max-megabytes", type=int, help="What a process may have, with all it started.")
 @click.option("--strict", is_flag=True, help="The first queue that has work, instead of turns.")
 @click.option("--lease", type=float, help="Seconds until others get the jobs of a dead worker.")
 @click.option("--grace", type=float, help="Seconds to finish in after SIGTERM or Ctrl-C.")
@@ -42,7 +64,7 @@ Examples:
 def work(target: str, until_empty: bool, log_level: str, **options: Any) -> None:
     """Run a worker until it is told to stop.
 
-    MODULE:NAME is a Worker, or with --queue a function that handles jobs.
+    MODULE:NAME is a Worker, a Queue that has handlers, or with --queue a function.
 
     SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once. Exits with 0
     when all that had begun was finished, else with 1.
@@ -89,9 +111,13 @@ def _worker(target: str, found: object, options: dict[str, Any]) -> Worker:
                 f"{target} is a worker and says itself what it works on: options go with a function"
             )
         return found
-    if not callable(found):
+    if isinstance(found, Queue | AsyncQueue):
+        if queues or url:
+            raise click.UsageError(f"{target} is a queue: give neither --queue nor --url")
+        return Worker(found, **given)
+    if not callable(found) or isinstance(found, Declared):
         raise click.BadParameter(
-            f"{target} is {type(found).__name__}, neither a Worker nor a function",
+            f"{target} is {type(found).__name__}, neither a Worker, a Queue nor a function",
             param_hint="MODULE:NAME",
         )
     if not queues:

@@ -57,6 +57,7 @@ from holdfast.job import (
 ADD: Final = Script("add")
 ADD_GROUPED: Final = Script("add_grouped")
 UPDATE: Final = Script("update")
+TICK: Final = Script("tick")
 LEASE: Final = Script("lease", "allow-oom")
 COMPLETE: Final = Script("complete", "allow-oom")
 COMPLETE_AND_ADD: Final = Script("complete_and_add")
@@ -126,6 +127,17 @@ class Granted:
     """Seconds until it is worth asking again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """What is known of a schedule."""
+
+    now: int
+    last: int | None
+    """The last tick that was made before the call."""
+    receipts: list[Receipt] | None = None
+    """What became of the jobs; None where somebody else was first."""
+
+
 # ---------------------------------------------------------------- transitions
 
 
@@ -148,6 +160,20 @@ def update(entries: Sequence[Entry], how: bytes) -> Call[list[Receipt]]:
         lambda reply: read_receipts(entries, reply),
         ids=[entry.id for entry in entries],
     )
+
+
+def tick(
+    schedule: str, seen: int | None = -1, tick: int = 0, entries: Sequence[Entry] = ()
+) -> Call[Ticks]:
+    """Make ticks of a schedule if the last one is that which was seen; -1 only looks."""
+
+    def read(reply: list[bytes]) -> Ticks:
+        now, last, flags = reply
+        receipts = read_receipts(entries, [flags[1:]]) if flags else None
+        return Ticks(int(now), int(last) if last else None, receipts)
+
+    known = b"" if seen is None else b"?" if seen < 0 else b"%d" % seen
+    return Call(TICK, [schedule.encode(), known, b"%d" % tick, *groups_words(entries)], read)
 
 
 def lease(

@@ -34,6 +34,7 @@ from holdfast.worker.places import LEND_SECONDS
 from holdfast.worker.reporting import fitting, report, tell
 from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob
 from holdfast.worker.settling import answer_of, settle_of
+from holdfast.worker.ticker import Ticker
 from holdfast.worker.waiter import Waiter
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ SLOWEST_SECONDS: Final = 5.0
 """The longest pause between two tries while the server refuses."""
 LEAVE_WITHIN_SECONDS: Final = 5.0
 """After its time is up a control loop is not waited for longer than this."""
-LEAVING_SECONDS: Final = 1.0
-"""What handlers have once they are told that the worker leaves."""
 
 
 class Control:
@@ -76,6 +75,7 @@ class Control:
         self._finished: deque[Run] = deque()
         self._returned: deque[Run] = deque()
         self._held = Held(queue, shared)
+        self._ticker = Ticker(queue)
         self._unknown: Counter[str] = Counter()
         now = time.monotonic()
         self._ask_at = self._ask_failed_at = self._register_at = now
@@ -185,6 +185,9 @@ class Control:
             self._answers = True
             self._share.hunger()
         refused = self._settle_others()
+        if self._leave_at is None and time.monotonic() >= self._ticker.next_at():
+            self._ticker.tick()
+            self._share.hunger()
         self._lease()
         now = time.monotonic()
         if now >= self._held.extend_at:
@@ -257,6 +260,8 @@ class Control:
     def _next_at(self) -> float:
         """Return when there is something to do if nothing happens."""
         times = [self._register_at, self._held.extend_at]
+        if self._leave_at is None:
+            times.append(self._ticker.next_at())
         if self._leave_at is not None:
             times.append(max(self._leave_at, time.monotonic() + 0.05))
         elif self._share.hungry:
@@ -446,7 +451,8 @@ class Control:
         for job in unanswered:
             if not job.told:
                 self._held.tell_to_stop(job, "leaving")
-        if late >= LEAVING_SECONDS or not self._shared.loop:
+        ends_within = (executor.ends_within for executor in self._shared.executors())
+        if late >= max(ends_within, default=0.0):
             for job in unanswered:
                 self._held.answer(job, job.answer or GIVEN_BACK)
                 self.clean = False

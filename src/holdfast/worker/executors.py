@@ -1,7 +1,7 @@
-"""Where handlers run: threads, or an event loop. Control loops hand over, and hear what is done.
+"""Where handlers run: threads, an event loop, or processes (`processes.py`).
 
-An executor begins what it is given as soon as it can, in order; `take_back` returns what it has not
-begun. Processes will be a third one.
+Control loops hand over, and hear what is done. An executor begins what it is given as soon as it
+can, in order; `take_back` returns what it has not begun.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from holdfast.worker.outcomes import GIVEN_BACK, lapsed
-from holdfast.worker.running import Run, RunningJob, run, run_async
+from holdfast.worker.crew import Crew
+from holdfast.worker.outcomes import GIVEN_BACK, ended, timed_out
+from holdfast.worker.running import Run, RunningJob, run, run_async, time_allowed
 
 log = logging.getLogger("holdfast")
 
 
 class Executor(Protocol):
     """What a control loop needs of it."""
+
+    ends_within: float
+    """Seconds within which a run is over that was told to stop; 0 where nobody can end it."""
 
     def submit(self, works: Iterable[Run]) -> None:
         """Begin these as soon as possible, in order."""
@@ -38,54 +41,34 @@ class Executor(Protocol):
     def stop_job(self, job: RunningJob) -> None:
         """End a run, if that can be done: the job says why in `told`."""
 
+    def resize(self, count: int) -> None:
+        """Have so many run at a time from now on."""
+
     def close(self) -> None:
         """Begin nothing more."""
 
 
-class Threads:
+class Threads(Crew):
     """So many threads. They cannot be stopped: a handler looks at `job.cancelled`."""
 
-    def __init__(self, count: int) -> None:
-        # A plain queue: an executor object with a future per job costs fifty times as much.
-        self._works: SimpleQueue[Run | None] = SimpleQueue()
-        self._count = count
-        self._moved_at = time.monotonic()
-        for number in range(count):
-            threading.Thread(
-                target=self._work, name=f"holdfast handler {number}", daemon=True
-            ).start()
+    ends_within = 0.0
 
-    def _work(self) -> None:
-        while (work := self._works.get()) is not None:
-            self._moved_at = time.monotonic()
+    def __init__(self, count: int) -> None:
+        super().__init__("holdfast handler", self._run_all, count)
+
+    def _run_all(self, _number: int, works: Iterator[Run]) -> None:
+        for work in works:
             run(work)
             work.control.finished(work)
-
-    def submit(self, works: Iterable[Run]) -> None:
-        self._moved_at = time.monotonic()
-        for work in works:
-            self._works.put(work)
-
-    def stuck_for(self) -> float:
-        return time.monotonic() - self._moved_at if self._works.qsize() else 0.0
-
-    def take_back(self) -> list[Run]:
-        taken: list[Run] = []
-        with suppress(Empty):
-            while (work := self._works.get_nowait()) is not None:
-                taken.append(work)
-        return taken
 
     def stop_job(self, job: RunningJob) -> None:
         pass
 
-    def close(self) -> None:
-        for _ in range(self._count):
-            self._works.put(None)
-
 
 class Loop:
     """An event loop in a thread of its own, or the one that is given."""
+
+    ends_within = 1.0
 
     def __init__(self, concurrency: int, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._most = concurrency
@@ -133,15 +116,14 @@ class Loop:
 
     async def _run(self, work: Run) -> None:
         timer = None
-        if (seconds := _timeout(work)) is not None:
+        if (seconds := time_allowed(work)) is not None:
             timer = self._loop.call_later(seconds, self._time_is_up, work, seconds)
         await run_async(work)
         if timer:
             timer.cancel()
         for job in work.jobs:
             if isinstance(job.raised, asyncio.CancelledError) and job.told:
-                timed_out = job.told.startswith("timeout")
-                job.answer = lapsed(job.told) if timed_out else GIVEN_BACK
+                job.answer = ended(job.told)
 
     def _over(self, work: Run, _task: asyncio.Task[None]) -> None:
         for job in work.jobs:
@@ -152,7 +134,7 @@ class Loop:
 
     def _time_is_up(self, work: Run, seconds: float) -> None:
         for job in work.jobs:
-            job.told = job.told or f"timeout: it ran for {seconds:g} s"
+            job.told = job.told or timed_out(seconds)
         self._cancel(work)
 
     def _watch(self) -> None:
@@ -182,6 +164,10 @@ class Loop:
                 taken.append(self._works.popleft())
         return taken
 
+    def resize(self, count: int) -> None:
+        self._most = count
+        self._call(self._begin)
+
     def stop_job(self, job: RunningJob) -> None:
         self._call(self._stop_job, job)
 
@@ -200,10 +186,3 @@ class Loop:
             task.cancel()
         if self._own:
             self._loop.stop()
-
-
-def _timeout(work: Run) -> float | None:
-    """Return the shortest time that a handler or one of its jobs allows."""
-    allowed = [job.lease.facts.timeout_ms for job in work.jobs]
-    seconds = [ms / 1000 for ms in allowed if ms]
-    return min([*seconds, work.handler.timeout] if work.handler.timeout else seconds, default=None)

@@ -6,18 +6,19 @@ Code never comes from the queue: a job names its handler, and what is not regist
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
 from holdfast import arguments
+from holdfast.calling import Declared
 from holdfast.engine.script import MAX_JOBS
 from holdfast.errors import InvalidArgument
 from holdfast.job import Duration, Lease
 from holdfast.keys import utf8_name
 
-ExecutorKind = Literal["thread", "async"]
+ExecutorKind = Literal["thread", "process", "async"]
 
 _FAILURES: Final = object()
 
@@ -66,6 +67,13 @@ class Handlers:
             utf8_name("name", name)
         self._put(function, queue, name, batch, timeout)
 
+    def adopt(self, queue: str, declared: Iterable[Declared[..., Any, ..., Any]]) -> None:
+        """Register what a queue has handlers of its own for, unless that was done before."""
+        for one in declared:
+            known = self._known.get((queue, one.name))
+            if known is None or known.function is not one.run:
+                self.add(one.run, queue, one.name)
+
     def add_for_failures(self, function: Callable[..., Any], queue: str | None) -> None:
         """Register the function that gets failed jobs, of one queue or of all."""
         self._put(function, queue, _FAILURES, None, None)
@@ -80,6 +88,10 @@ class Handlers:
     ) -> None:
         if not callable(function):
             raise InvalidArgument(f"a handler must be a function, not {arguments.shown(function)}")
+        if isinstance(function, Declared):
+            raise InvalidArgument(
+                f"{function.name} is a handler of its queue, and every worker of that knows it"
+            )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidArgument(
                 f"{function.__qualname__} has a `yield`: calling it would run nothing of it"
@@ -96,10 +108,10 @@ class Handlers:
                 f"{handler.name} is no coroutine function, and would stop all others while it "
                 'runs: write `async def`, or use executor="thread"'
             )
-        if not is_async and timeout is not None:
+        if not is_async and timeout is not None and self._executor == "thread":
             raise InvalidArgument(
                 f"{handler.name} runs in a thread, which nobody can stop: write `async def`, or "
-                "look at job.cancelled, or run it in a process"
+                'look at job.cancelled, or use executor="process"'
             )
         if (queue, name) in self._known:
             where = "" if queue is None else f" of {queue!r}"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from holdfast.engine import calls
 from holdfast.engine.script import MAX_JOBS
 from holdfast.job import Extended
-from holdfast.worker.outcomes import Answer
+from holdfast.worker.outcomes import Answer, timed_out
 from holdfast.worker.pace import extend_every
 from holdfast.worker.reporting import tell
-from holdfast.worker.running import RunningJob
+from holdfast.worker.running import RunningJob, time_allowed
 
 if TYPE_CHECKING:
     from holdfast.queue import Queue
@@ -107,7 +107,7 @@ class Held:
             self.tell_to_stop(job, "cancelled")
             tell(self._shared.hooks, "cancelled", job)
         elif job.is_overdue():
-            self.tell_to_stop(job, "timeout")
+            self.tell_to_stop(job, timed_out(time_allowed(job) or 0))
 
     def tell_to_stop(self, job: RunningJob, why: str) -> None:
         """Tell a handler that nobody wants the rest; end it, where that can be done."""

@@ -85,6 +85,19 @@ def lapsed(reason: str) -> Answer:
     return Answer("lapse", reason=arguments.reason("lapsed", reason))
 
 
+def timed_out(seconds: float) -> str:
+    """Return what to tell a handler that had so many seconds."""
+    return f"timeout: it ran for {seconds:g} s"
+
+
+def ended(told: str) -> Answer:
+    """Return what becomes of a job whose run was ended because it was told to stop.
+
+    Only its time counts against it.
+    """
+    return lapsed(told) if told.startswith("timeout") else GIVEN_BACK
+
+
 def spends(answer: Answer, facts: Facts) -> bool:
     """Tell whether this answer is the last that the job may give, so that it is failed."""
     if facts.failed_at is not None:

@@ -114,6 +114,11 @@ class Places:
         if more:
             self.add(more)
 
+    def are_wanted(self) -> bool:
+        """Tell whether all are taken, and somebody would have more."""
+        with self.lock:
+            return self.free <= 0 and any(share.hungry for share in self._shares)
+
     def lend(self) -> None:
         """Let others have the places of those who are not answered."""
         late = time.monotonic() - LEND_SECONDS

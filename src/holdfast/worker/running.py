@@ -208,7 +208,7 @@ Run: TypeAlias = RunningJob | Batch
 
 def run(work: Run) -> None:
     """Call a plain handler; whatever it does, each job has an answer afterwards."""
-    if not _begin(work):
+    if not begin(work):
         return
     try:
         value = work.handler.function(work.jobs if isinstance(work, Batch) else work)
@@ -219,21 +219,28 @@ def run(work: Run) -> None:
         _answer(work, value)
     except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
         _raised(work, error)
-    _end(work)
+    end(work)
 
 
 async def run_async(work: Run) -> None:
     """Await a handler; whatever it does, each job has an answer afterwards."""
-    if not _begin(work):
+    if not begin(work):
         return
     try:
         _answer(work, await work.handler.function(work.jobs if isinstance(work, Batch) else work))
     except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
         _raised(work, error)
-    _end(work)
+    end(work)
 
 
-def _begin(work: Run) -> bool:
+def time_allowed(work: Run) -> float | None:
+    """Return the shortest time that its handler or one of its jobs allows, in seconds."""
+    allowed = [job.lease.facts.timeout_ms for job in work.jobs]
+    seconds = [ms / 1000 for ms in allowed if ms]
+    return min([*seconds, work.handler.timeout] if work.handler.timeout else seconds, default=None)
+
+
+def begin(work: Run) -> bool:
     """Return whether to run it: not what was cancelled, or whose lease ended, while it waited."""
     if any(job.cancelled for job in work.jobs):
         for job in work.jobs:
@@ -247,7 +254,8 @@ def _begin(work: Run) -> bool:
     return True
 
 
-def _end(work: Run) -> None:
+def end(work: Run) -> None:
+    """Note how long it took."""
     assert work.started_at is not None
     work.took = time.monotonic() - work.started_at
     if isinstance(work, Batch):

@@ -21,28 +21,38 @@ class Shared:
     places: Places
     pace: Pace
     lease_seconds: float
-    make_threads: Callable[[], Executor]
-    make_loop: Callable[[], Executor]
+    concurrency: int
+    make_plain: Callable[[int], Executor]
+    make_loop: Callable[[int], Executor]
     hooks: Sequence[Hooks] = ()
     about: dict[str, object] = field(default_factory=dict)
     until_empty: bool = False
-    threads: Executor | None = None
+    plain: Executor | None = None
     loop: Executor | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def executors(self) -> list[Executor]:
         """Return those that are in use."""
-        return [executor for executor in (self.threads, self.loop) if executor]
+        return [executor for executor in (self.plain, self.loop) if executor]
 
     def places_wanted(self) -> int:
         """Return how many jobs to hold: none ahead where two executors share the concurrency."""
         return self.pace.least if self.handlers.are_mixed() else self.pace.places()
 
+    def resize(self, concurrency: int) -> None:
+        """Have so many handlers run at a time from now on."""
+        with self.lock:
+            self.concurrency = self.about["concurrency"] = concurrency
+            self.pace.resize(concurrency)
+            for executor in self.executors():
+                executor.resize(concurrency)
+        self.places.resize(self.places_wanted())
+
     def executor_for(self, handler: Handler) -> Executor:
         """Return where a handler runs; made for the first one, which may come late."""
         with self.lock:
             if handler.is_async:
-                self.loop = self.loop or self.make_loop()
+                self.loop = self.loop or self.make_loop(self.concurrency)
                 return self.loop
-            self.threads = self.threads or self.make_threads()
-            return self.threads
+            self.plain = self.plain or self.make_plain(self.concurrency)
+            return self.plain

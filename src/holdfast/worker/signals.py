@@ -69,20 +69,22 @@ def heeded(stop: Callable[[], None], leave: Callable[[], None]) -> Iterator[None
             log.warning("%s: leaving at once", name)
             leave()
 
-    def show(_number: int, _frame: FrameType | None) -> None:
-        # Not faulthandler.register, which looks at threads while they run, and may crash.
-        faulthandler.dump_traceback(sys.stderr, all_threads=True)
-
     heard: dict[int, Callable[[int, FrameType | None], None]]
     heard = {signal.SIGTERM: hear, signal.SIGINT: hear}
     if hasattr(signal, "SIGQUIT") and _has_file(sys.stderr):
-        heard[signal.SIGQUIT] = show
+        heard[signal.SIGQUIT] = show_stacks
     before = {number: signal.signal(number, handler) for number, handler in heard.items()}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def show_stacks(_number: int, _frame: FrameType | None) -> None:
+    """Write what every thread does to stderr."""
+    # Not faulthandler.register, which looks at threads while they run, and may crash.
+    faulthandler.dump_traceback(sys.stderr, all_threads=True)
 
 
 def _has_file(stream: object) -> bool:

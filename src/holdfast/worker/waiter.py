@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from holdfast.worker.ear import Ear
+
+class Listening(Protocol):
+    """What may have something to say."""
+
+    listening: bool
+
+    def fileno(self) -> int:
+        """Return what becomes readable then."""
 
 
 class Waiter:
@@ -31,13 +38,13 @@ class Waiter:
         """Have every rouse from now on noticed: then look once more whether to wait at all."""
         self._sleeps = True
 
-    def wait(self, seconds: float, ear: Ear | None = None) -> bool:
+    def wait(self, seconds: float, ear: Listening | None = None) -> bool:
         """Wait; return whether the ear has something to say."""
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         if ear and ear.listening:
             poll.register(ear.fileno(), select.POLLIN)
-        ready = poll.poll(max(0.0, seconds) * 1000)
+        ready = poll.poll(None if seconds == math.inf else max(0.0, seconds) * 1000)
         self._sleeps = False
         heard = False
         for descriptor, _ in ready:

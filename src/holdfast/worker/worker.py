@@ -4,44 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from holdfast import arguments
-from holdfast.errors import InvalidArgument, ServerUnavailable, WrongState
-from holdfast.queue import Queue
-from holdfast.server import Server
+from holdfast.errors import InvalidArgument, WrongState
+from holdfast.worker.auto import Auto, Tuner, bounds_of
 from holdfast.worker.control import Control
 from holdfast.worker.executors import Loop, Threads
+from holdfast.worker.gauge import processors
 from holdfast.worker.handlers import ExecutorKind, Handlers
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
+from holdfast.worker.processes import Limits, Processes
+from holdfast.worker.queues import greet, own, weighted
 from holdfast.worker.shared import Shared
 from holdfast.worker.signals import Asked, heeded
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from holdfast.aqueue import AsyncQueue
     from holdfast.job import Duration
+    from holdfast.worker.queues import AnyQueue
     from holdfast.worker.running import RunningJob
-
-    AnyQueue = Queue | AsyncQueue
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger("holdfast")
-
-THREADS: Final = 16
-COROUTINES: Final = 100
-GREETING_SECONDS: Final = 0.5
-"""A server that does not answer is not waited for: another may."""
 
 
 class Worker:
@@ -50,15 +45,24 @@ class Worker:
     queues       a queue, several, or a mapping of queues to weights: how often each has its turn
                  while all have work
     strict       instead of turns: the first queue that has work
-    concurrency  how many handlers run at a time; by default 16 threads, or 100 coroutines
-    executor     where plain functions run: "thread". Coroutine functions run on an event loop;
-                 with "async" there is nothing else, and plain functions are refused
+    concurrency  how many handlers run at a time; by default 16 threads, 100 coroutines, or a
+                 process per core. "auto", or `Auto(least, most)`, follows the load: more while work
+                 waits and processors are idle, fewer while they are all busy
+    executor     where plain functions run: "thread", or "process" for those that compute, crash or
+                 must be killed. Coroutine functions run on an event loop; with "async" there is
+                 nothing else, and plain functions are refused
     lease        seconds after which the jobs of a worker that died are given to others. While a
                  handler runs its lease is extended, however long it takes
     grace        seconds that handlers have to finish once the worker is told to stop
     ahead        seconds of work that may wait here for a place, so that short jobs come many at a
                  time; 0 to lease only what can begin at once
     hooks        who is told what happens: see `Hooks`
+
+    With executor="process":
+
+    recycle_after  jobs after which a process is replaced by a new one
+    max_megabytes  a process that has more is killed with all that it started, and one that had more
+                   is replaced
     """
 
     def __init__(
@@ -66,21 +70,21 @@ class Worker:
         queues: AnyQueue | Iterable[AnyQueue] | Mapping[AnyQueue, int],
         *,
         strict: bool = False,
-        concurrency: int | None = None,
+        concurrency: int | Literal["auto"] | Auto | None = None,
         executor: ExecutorKind = "thread",
         lease: Duration = 15,
         grace: Duration = 30,
         ahead: Duration = 0.02,
         hooks: Iterable[Hooks] = (),
+        recycle_after: int | None = None,
+        max_megabytes: int | None = None,
     ) -> None:
-        if executor not in ("thread", "async"):
+        if executor not in ("thread", "process", "async"):
             raise InvalidArgument(
-                f"executor must be 'thread' or 'async', not {arguments.shown(executor)}"
+                f"executor must be 'thread', 'process' or 'async', not {arguments.shown(executor)}"
             )
-        if concurrency is None:
-            concurrency = THREADS if executor == "thread" else COROUTINES
-        self._concurrency = arguments.whole("concurrency", concurrency, 1, 10_000)
-        self._weights = _weighted(queues)
+        self._bounds = bounds_of(concurrency, executor)
+        self._weights = weighted(queues)
         self._strict = arguments.flag("strict", strict)
         self._lease = arguments.duration_ms("lease", lease, least=1) / 1000
         if self._lease < 1:
@@ -91,9 +95,12 @@ class Worker:
         for hook in self._hooks:
             if not isinstance(hook, Hooks):
                 raise InvalidArgument(f"hooks must be Hooks, not {arguments.shown(hook)}")
+        self._executor = executor
+        self._limits = _limits(executor, recycle_after, max_megabytes)
         self._handlers = Handlers(executor)
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
+        self._tuner: Tuner | None = None
         self._clean = True
         self._stopping = Asked()
         self._lock = threading.Lock()
@@ -139,14 +146,13 @@ class Worker:
         queue    of this queue only
         batch    give it a list of up to so many jobs. It returns None when all are done, or a list
                  with a result or an exception for each
-        timeout  seconds that one run may take, of a coroutine function: it is cancelled then, and
-                 that counts as a lapse
+        timeout  seconds that one run may take, in a process or of a coroutine function: it is
+                 killed or cancelled then, and that counts as a lapse
 
         Return to complete the job, with a result if it keeps one. Raise to have it tried again;
         raise `Retry`, `Fail` or `Release` to say how it goes on.
         """
-        if queue is not None:
-            self._check_queue(queue)
+        self._check_registering(queue)
         if callable(function_or_name):
             self._handlers.add(function_or_name, queue, None, batch, timeout)
             return function_or_name
@@ -172,8 +178,7 @@ class Worker:
         It returns when the failure is dealt with: then the job is gone. When it raises it is asked
         again later: after 10 seconds, then twice as long each time up to 15 minutes.
         """
-        if queue is not None:
-            self._check_queue(queue)
+        self._check_registering(queue)
         if function is not None:
             self._handlers.add_for_failures(function, queue)
             return function
@@ -183,6 +188,14 @@ class Worker:
             return function
 
         return register
+
+    def _check_registering(self, queue: str | None) -> None:
+        if queue is not None:
+            self._check_queue(queue)
+        if self._executor == "process" and self._shared is not None:
+            raise WrongState(
+                "register handlers before the worker starts: its processes know only those"
+            )
 
     def _check_queue(self, queue: str) -> None:
         names = [one.name for one in self._weights]
@@ -233,11 +246,15 @@ class Worker:
 
     def _prepare(self) -> None:
         """Refuse at once what cannot be: without a handler, or a server that will not have us."""
+        for queue in self._weights:
+            self._handlers.adopt(queue.name, queue.handlers.values())
         if not self._handlers:
-            raise InvalidArgument("the worker has no handler: register one with @worker.handler")
+            raise InvalidArgument(
+                "the worker has no handler: register one with @worker.handler or @queue.handler"
+            )
         self._check_idle()
         self._stopping.clear()
-        _greet(list(self._weights))
+        greet(list(self._weights))
 
     def _check_idle(self) -> None:
         if self._shared is not None:
@@ -247,18 +264,22 @@ class Worker:
         with self._lock:
             self._check_idle()
             self._clean = True
-            pace = Pace(self._concurrency, self._ahead, self._handlers.at_once())
-            queues = [_own(queue, self._lease) for queue in self._weights]
+            least, most = self._bounds
+            first = min(most, max(least, math.ceil(processors())))
+            pace = Pace(first, self._ahead, self._handlers.at_once())
+            queues = [own(queue, self._lease) for queue in self._weights]
             self._shared = Shared(
                 self._handlers,
                 Places(pace.places(), strict=self._strict),
                 pace,
                 self._lease,
-                lambda: Threads(self._concurrency),
-                lambda: Loop(self._concurrency, loop),
+                first,
+                Threads,
+                lambda count: Loop(count, loop),
                 self._hooks,
-                self._about(),
+                self._about(first),
                 until_empty,
+                self._make_children(first),
             )
             self._controls = {
                 queue.name: Control(queue, self._shared, weight)
@@ -266,6 +287,22 @@ class Worker:
             }
             for control in self._controls.values():
                 control.start()
+            if least < most:
+                self._tuner = Tuner(
+                    self._bounds,
+                    first,
+                    one=self._executor != "process",
+                    wants=self._shared.places.are_wanted,
+                    resize=self._shared.resize,
+                )
+                self._tuner.start()
+
+    def _make_children(self, count: int) -> Processes | None:
+        """Make them at once: a process with threads should not fork."""
+        if self._executor != "process":
+            return None
+        defaults = {queue.name: queue.defaults for queue in self._weights}
+        return Processes(count, self._bounds[1], self._handlers, defaults, self._limits)
 
     def stop(self, grace: Duration | None = None) -> bool:
         """Lease no more, let handlers finish, give the rest back; return whether all finished.
@@ -282,6 +319,8 @@ class Worker:
             for control in self._controls.values():
                 control.stop(seconds)
             ends = [control.wait_to_leave() for control in self._controls.values()]
+            if self._tuner:
+                self._tuner.stop()
             for executor in self._shared.executors():
                 executor.close()
             for control in self._controls.values():
@@ -329,78 +368,41 @@ class Worker:
 
     def take_up(self, queue: AnyQueue, *, weight: int = 1) -> None:
         """Work on this queue too, from now on."""
-        _weighted([queue])
+        weighted([queue])
         arguments.whole("weight", weight, 1, 1000)
         with self._lock:
             if any(one.name == queue.name for one in self._weights):
                 raise InvalidArgument(f"{queue.name}: the worker works on this queue already")
+            if queue.handlers:
+                self._check_registering(None)
+                self._handlers.adopt(queue.name, queue.handlers.values())
             self._weights[queue] = weight
             if self._shared is None:
                 return
-            own = _own(queue, self._lease)
-            control = self._controls[queue.name] = Control(own, self._shared, weight)
+            mine = own(queue, self._lease)
+            control = self._controls[queue.name] = Control(mine, self._shared, weight)
             control.start()
 
     def running(self) -> list[RunningJob]:
         """Return the jobs whose handlers run at this moment."""
         return [job for control in list(self._controls.values()) for job in control.running()]
 
-    def _about(self) -> dict[str, object]:
+    def _about(self, concurrency: int) -> dict[str, object]:
         return {
             "host": platform.node(),
             "pid": os.getpid(),
             "queues": [queue.name for queue in self._weights],
             "handlers": self._handlers.names(),
-            "concurrency": self._concurrency,
+            "concurrency": concurrency,
             "started_at": time.time(),
         }
 
 
-def _weighted(queues: object) -> dict[AnyQueue, int]:
-    from holdfast.aqueue import AsyncQueue  # noqa: PLC0415  # Only to tell one from something else.
-
-    given: list[tuple[Any, Any]]
-    if isinstance(queues, Queue | AsyncQueue):
-        given = [(queues, 1)]
-    elif isinstance(queues, Mapping):
-        given = list(queues.items())
-    elif isinstance(queues, Iterable) and not isinstance(queues, str | bytes):
-        given = [(queue, 1) for queue in queues]
-    else:
-        raise InvalidArgument(
-            f"queues must be a Queue, several, or a mapping to weights, not "
-            f"{arguments.shown(queues)}"
-        )
-    for queue, weight in given:
-        if not isinstance(queue, Queue | AsyncQueue):
-            raise InvalidArgument(f"queues must be Queues, not {arguments.shown(queue)}")
-        arguments.whole("weight", weight, 1, 1000)
-    names = [queue.name for queue, _ in given]
-    if not names:
-        raise InvalidArgument("queues must be at least one")
-    if len(set(names)) < len(names):
-        raise InvalidArgument("queues must be different ones: a name is given twice")
-    return dict(given)
-
-
-def _own(queue: AnyQueue, lease: float) -> Queue:
-    """Return the same queue with a holder and connections of the worker's own.
-
-    A connection that does not answer is given up in time to extend by another.
-    """
-    server = Server(queue.server.address, reply_within=min(5.0, lease / 3))
-    return Queue(
-        queue.name,
-        server,
-        defaults=queue.defaults,
-        requeue=queue.requeue,
-        clock=queue.clock,
-    )
-
-
-def _greet(queues: Iterable[AnyQueue]) -> None:
-    """Have a server that will not have us say so; one that is lost may come back."""
-    for queue in queues:
-        server = Server(queue.server.address, patience=GREETING_SECONDS)
-        with suppress(ServerUnavailable), Queue(queue.name, server) as greeted:
-            greeted.counts()
+def _limits(executor: ExecutorKind, jobs: int | None, megabytes: int | None) -> Limits:
+    given = {"recycle_after": jobs, "max_megabytes": megabytes}
+    for name, value in given.items():
+        if value is not None:
+            arguments.whole(name, value, 1, 2**31)
+            if executor != "process":
+                raise InvalidArgument(f'{name} is for executor="process", not {executor!r}')
+    return Limits(jobs, megabytes)

@@ -1,0 +1,26 @@
+-- tick: nothing -> ready | delayed | parked, for the ticks of a schedule
+--
+-- ARGV   time, caller, number, schedule, seen ('' = none, '?' = only look), tick,
+--        groups of jobs (see read_jobs)
+-- reply  the time; the last tick of this schedule before this call ('' = none); '+' and one letter
+--        per job (see add), or nothing where somebody else was first
+--
+-- Any number of schedulers ask. Who has seen the last tick may make the next ones, so each is made
+-- once: also by one who was frozen for hours between looking and making.
+
+local again = begin()
+if again then return again end
+
+local memory = 'tick ' .. name(ARGV[4], 'schedule')
+local tick = whole(ARGV[6], 0, MAX_INSTANT, 'tick')
+local groups = read_jobs(ARGV, 7)
+local last = call('HGET', key.meta, memory)
+last = last and string.find(last, '^%d+$') and last or ''
+if last ~= ARGV[5] then return finish({this.at, last, ''}) end
+
+check_groups(groups)
+local flags = choose(groups)
+create_each(groups)
+settle_requests()
+note(memory, string.format('%d', tick))
+return finish({this.at, last, '+' .. flags})

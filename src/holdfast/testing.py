@@ -1,0 +1,71 @@
+"""For tests of programs that use Holdfast: a clock to move, and a worker that runs here and now.
+
+Everything is real, the server too: it is only that nobody waits. `pytest_holdfast` has fixtures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from holdfast.aqueue import AsyncQueue
+from holdfast.job import Duration
+from holdfast.queue import Queue
+from holdfast.worker.inline import run_until_empty, run_until_empty_async
+
+__all__ = ["Clock", "moved", "run_until_empty", "run_until_empty_async"]
+
+Q = TypeVar("Q", Queue, AsyncQueue)
+
+
+class Clock:
+    """A time that stands still until it is moved: `Queue("emails", clock=clock)`.
+
+    It begins at midnight UTC of this day, so that periodic jobs come when a test expects them; or
+    at the instant that is given, in milliseconds.
+    """
+
+    def __init__(self, ms: int | None = None) -> None:
+        today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        self.ms = round(today.timestamp() * 1000) if ms is None else ms
+
+    def __call__(self) -> int:
+        """Return the time in milliseconds, as a queue wants it."""
+        return self.ms
+
+    def __repr__(self) -> str:
+        return f"Clock({self.now().isoformat()})"
+
+    def advance(self, seconds: Duration) -> None:
+        """Let so many seconds pass; fewer than none set the clock back."""
+        passed = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        self.ms += round(passed * 1000)
+
+    def now(self) -> datetime:
+        """Return the time."""
+        return datetime.fromtimestamp(self.ms / 1000, UTC)
+
+
+@contextmanager
+def moved(queue: Q, url: str, clock: Callable[[], int] | None = None) -> Iterator[Q]:
+    """Let a queue of the program be on another server while the block lasts, and begin empty there.
+
+    It is the same object, with its handlers and schedules: what already has it notices nothing.
+    """
+    before = dict(vars(queue))
+    there = Queue(queue.name, url)
+    there.delete()
+    queue.__init__(  # type: ignore[misc]
+        queue.name, url, defaults=queue.defaults, requeue=queue.requeue, clock=clock
+    )
+    queue.handlers, queue.schedules = before["handlers"], before["schedules"]
+    try:
+        yield queue
+    finally:
+        if isinstance(queue, Queue):
+            queue.close()
+        vars(queue).update(before)
+        there.delete()
+        there.close()

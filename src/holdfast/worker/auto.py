@@ -1,0 +1,140 @@
+"""How many handlers run at a time, where that follows the load: `concurrency="auto"`.
+
+More while work waits and processors are idle, fewer while they are all busy. Jobs that compute end
+up with one per processor, jobs that wait with as many as the processors can serve.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast import arguments
+from holdfast.errors import InvalidArgument
+from holdfast.worker.gauge import Gauge, Load, processors
+from holdfast.worker.handlers import ExecutorKind
+
+log = logging.getLogger("holdfast")
+
+TICK_SECONDS: Final = 1.0
+ROOMY: Final = 0.8
+"""There is room for more below this."""
+SATURATED: Final = 0.95
+"""There are too many above this."""
+ONE_PROCESSOR: Final = (0.9, 1.1)
+"""Threads that use so much together wait for each other: the interpreter runs one at a time."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Between how many the concurrency may go: `Worker(queue, concurrency=Auto(2, 32))`."""
+
+    least: int = 1
+    most: int | None = None
+    """By default 4 processes per processor, 64 threads, 1,000 coroutines."""
+
+    def __post_init__(self) -> None:
+        arguments.whole("least", self.least, 1, 10_000)
+        if self.most is not None:
+            arguments.whole("most", self.most, 1, 10_000)
+            if self.most < self.least:
+                raise InvalidArgument(f"most must be at least {self.least}, which is the least")
+
+
+def bounds_of(concurrency: object, executor: ExecutorKind) -> tuple[int, int]:
+    """Return the least and the most that `concurrency` means: of a plain number, twice that."""
+    if concurrency is None:
+        return (_USUAL[executor](),) * 2
+    if concurrency == "auto":
+        concurrency = Auto()
+    if isinstance(concurrency, Auto):
+        most = concurrency.most or _MOST[executor]()
+        return concurrency.least, max(concurrency.least, most)
+    if isinstance(concurrency, str):
+        raise InvalidArgument(f"concurrency must be a number or 'auto', not {concurrency!r}")
+    return (arguments.whole("concurrency", concurrency, 1, 10_000),) * 2
+
+
+def _per_processor() -> int:
+    return max(1, math.floor(processors()))
+
+
+_USUAL: Final[dict[ExecutorKind, Callable[[], int]]] = {
+    "thread": lambda: 16,
+    "async": lambda: 100,
+    "process": _per_processor,
+}
+_MOST: Final[dict[ExecutorKind, Callable[[], int]]] = {
+    "thread": lambda: 64,
+    "async": lambda: 1000,
+    "process": lambda: 4 * _per_processor(),
+}
+
+
+def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, one: bool) -> int:
+    """Return how many shall run from now on.
+
+    wants  all places are taken, and there may be more work
+    one    handlers share one interpreter
+    """
+    least, most = bounds
+    if load.busy >= SATURATED:
+        needed = math.ceil(load.own - 0.25)  # One for each processor that they keep busy.
+        return max(least, min(count, max(needed, count - max(1, count // 8))))
+    waits_for_itself = one and ONE_PROCESSOR[0] <= load.own <= ONE_PROCESSOR[1]
+    if wants and load.busy <= ROOMY and not waits_for_itself:
+        return min(most, count + max(1, count // 2))
+    return count
+
+
+class Tuner:
+    """Looks once a second, and changes the concurrency."""
+
+    def __init__(
+        self,
+        bounds: tuple[int, int],
+        count: int,
+        *,
+        one: bool,
+        wants: Callable[[], bool],
+        resize: Callable[[int], None],
+    ) -> None:
+        self._bounds = bounds
+        self._count = count
+        self._one = one
+        self._wants = wants
+        self._resize = resize
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        """Begin to look."""
+        threading.Thread(target=self._run, name="holdfast tuner", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+
+    def _run(self) -> None:
+        gauge = Gauge()
+        while not self._over.wait(TICK_SECONDS):
+            try:
+                self.look(gauge.read())
+            except Exception:
+                log.exception("concurrency: unexpected, it stays as it is for now")
+
+    def look(self, load: Load) -> None:
+        """Change the concurrency if this load asks for it."""
+        count = next_count(self._count, self._bounds, load, wants=self._wants(), one=self._one)
+        if count != self._count:
+            log.info(
+                "concurrency: %d -> %d, processors %.0f %% busy",
+                self._count,
+                count,
+                load.busy * 100,
+            )
+            self._resize(count)
+            self._count = count

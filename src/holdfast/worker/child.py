@@ -1,0 +1,178 @@
+"""What a child of a worker does: run the jobs that it is given, one after the other."""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import math
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from holdfast import arguments
+from holdfast.asking import Asker
+from holdfast.engine.call import Entry
+from holdfast.errors import LeaseLost
+from holdfast.job import Duration, JobOptions, Lease, NewJob
+from holdfast.worker import frames
+from holdfast.worker.board import Board
+from holdfast.worker.handlers import Handler, Handlers
+from holdfast.worker.hooks import Hooks
+from holdfast.worker.outcomes import Fail, Release, Retry
+from holdfast.worker.running import Batch, Run, RunningJob, run
+from holdfast.worker.signals import show_stacks
+
+if TYPE_CHECKING:
+    from holdfast.worker.control import Control
+
+_FAR_DESCRIPTOR: Final = 900
+"""Where the connection is kept, out of the way of jobs that close what they find."""
+_LONGEST_TRACE: Final = 8000
+
+
+class Place:
+    """Where a child lives: how it speaks with the worker, and what they share."""
+
+    def __init__(self, connection: socket.socket, board: Board, slot: int) -> None:
+        connection = _far(connection)
+        self.line = frames.Line(connection, frames.ToChild)
+        self.board = board
+        self.slot = slot
+        self.asking = threading.Lock()
+        """Held by who waits for an answer: a handler may have threads."""
+        self._pid = os.getpid()
+        # A copy would keep the worker from seeing that this process has ended.
+        os.register_at_fork(after_in_child=connection.close)
+
+    def is_ours(self) -> bool:
+        """Tell whether this is the child itself, and not one that its handler forked."""
+        return os.getpid() == self._pid
+
+
+def live(place: Place, handlers: Handlers, defaults: Mapping[str, JobOptions | None]) -> None:
+    """Run jobs until the worker closes the connection."""
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
+    signal.signal(signal.SIGQUIT, show_stacks)
+    with suppress(OSError, ValueError):
+        faulthandler.enable(2)  # It shows where it was when it crashed.
+    with suppress(EOFError, OSError):
+        while True:
+            given = place.line.read()
+            assert isinstance(given, frames.Jobs)
+            answers = _answers(_work(given, place, handlers, defaults))
+            if not place.is_ours():
+                os._exit(0)
+            try:
+                place.line.send(answers)
+            except OSError:  # The handler closed it.
+                place.board.leave(place.slot, msgspec.msgpack.encode(answers))
+                return
+
+
+def _far(connection: socket.socket) -> socket.socket:
+    try:
+        descriptor = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _FAR_DESCRIPTOR)
+    except OSError:  # So many are not allowed here.
+        return connection
+    connection.close()
+    return socket.socket(fileno=descriptor)
+
+
+def _work(
+    given: frames.Jobs,
+    place: Place,
+    handlers: Handlers,
+    defaults: Mapping[str, JobOptions | None],
+) -> Run:
+    control = _Control(given.queue, place, defaults.get(given.queue))
+    handler = handlers.for_lease(given.queue, given.leases[0])
+    jobs = [_ChildJob(lease, handler, control, n) for n, lease in enumerate(given.leases)]
+    work: Run = Batch(jobs) if handler.batch else jobs[0]
+    run(work)
+    return work
+
+
+def _answers(work: Run) -> frames.Answers:
+    answered = []
+    for job in work.jobs:
+        assert job.answer is not None
+        answered.append(frames.Answered(job.answer, job.follow_ups, _trace(job.raised)))
+    return frames.Answers(answered, _megabytes())
+
+
+def _trace(raised: BaseException | None) -> str:
+    if raised is None or isinstance(raised, Retry | Fail | Release):
+        return ""
+    try:
+        return "".join(traceback.format_exception(raised))[-_LONGEST_TRACE:]
+    except Exception:  # noqa: BLE001  # An exception may refuse to be looked at.
+        return type(raised).__qualname__
+
+
+def _megabytes() -> float:
+    """Return how much memory this process had at most."""
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / 2**10 if sys.platform == "linux" else used / 2**20
+
+
+class _ChildJob(RunningJob):
+    """A job in a child."""
+
+    __slots__ = ("_place", "number")
+
+    def __init__(self, lease: Lease, handler: Handler, control: _Control, number: int) -> None:
+        super().__init__(lease, handler, cast("Control", control), math.inf)
+        self.number = number
+        self._place = control.place
+
+    @property
+    def cancelled(self) -> bool:
+        return self._place.board.should_stop(self._place.slot)
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        super().progress(fraction, note)
+        assert self._progress is not None
+        with suppress(OSError):  # It only tells.
+            self._place.line.send(frames.Progress(self.number, *self._progress))
+
+
+class _Queue:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Control:
+    """Stands for the control loop, which is in the worker."""
+
+    hooks: Sequence[Hooks] = ()
+
+    def __init__(self, queue: str, place: Place, defaults: JobOptions | None) -> None:
+        self.queue = _Queue(queue)
+        self.place = place
+        self._ask = Asker(lambda: "", defaults, "rank")
+
+    def extend_now(self, job: _ChildJob, seconds: Duration | None) -> None:
+        wanted = arguments.seconds_or_none("seconds", seconds)
+        with self.place.asking:
+            try:
+                self.place.line.send(frames.Extend(job.number, wanted))
+                answer = self.place.line.read()
+            except (OSError, EOFError):
+                raise LeaseLost(f"{job.id}: the connection to the worker is closed") from None
+        assert isinstance(answer, frames.Extended)
+        if answer.refused:
+            raise LeaseLost(answer.refused)
+
+    def entries(self, new: Iterable[NewJob]) -> list[Entry]:
+        return list(self._ask.entries(new, {}))

@@ -1,0 +1,103 @@
+"""Threads that take runs from one plain queue. Their number may change while they work."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from holdfast.worker.running import Run
+
+log = logging.getLogger("holdfast")
+
+
+class Crew:
+    """So many threads. Each has a number of its own, and is given the runs that it shall do."""
+
+    def __init__(self, name: str, labour: Callable[[int, Iterator[Run]], None], count: int) -> None:
+        self._name = name
+        self._labour = labour
+        # A plain queue: an executor object with a future per job costs fifty times as much.
+        self._works: SimpleQueue[Run | None] = SimpleQueue()
+        self._calls_to_leave = 0
+        """How many None are in it: whoever takes one leaves, if there are too many."""
+        self._lock = threading.Lock()
+        self._wanted = 0
+        self._there: set[int] = set()
+        self._leaving = 0
+        self._moved_at = time.monotonic()
+        self.resize(count)
+
+    def resize(self, count: int) -> None:
+        """Be so many from now on. Those that are too many leave once they have nothing to do."""
+        with self._lock:
+            self._wanted = count
+            missing = count - len(self._there) + self._leaving
+            for _ in range(missing):
+                number = next(n for n in range(len(self._there) + 1) if n not in self._there)
+                self._there.add(number)
+                threading.Thread(
+                    target=self._work, args=(number,), name=f"{self._name} {number}", daemon=True
+                ).start()
+            for _ in range(-missing):
+                self._calls_to_leave += 1
+                self._works.put(None)
+
+    def _work(self, number: int) -> None:
+        leaves = False
+        while not leaves:
+            try:
+                self._labour(number, self._take())
+                leaves = True
+            except Exception:  # A worker that silently stops is the worst of all.
+                log.exception("%s %d: unexpected, it goes on", self._name, number)
+        with self._lock:
+            self._there.remove(number)
+            self._leaving -= 1
+
+    def _take(self) -> Iterator[Run]:
+        while True:
+            work = self._works.get()
+            if work is not None:
+                self._moved_at = time.monotonic()
+                yield work
+            elif self._may_leave():
+                return
+
+    def _may_leave(self) -> bool:
+        with self._lock:
+            self._calls_to_leave -= 1
+            too_many = len(self._there) - self._leaving > self._wanted
+            self._leaving += too_many
+            return too_many
+
+    # -------------------------------------------------------- for control loops
+
+    def submit(self, works: Iterable[Run]) -> None:
+        """Begin these as soon as possible, in order."""
+        self._moved_at = time.monotonic()
+        for work in works:
+            self._works.put(work)
+
+    def stuck_for(self) -> float:
+        """Return for how many seconds something waits here and nothing begins."""
+        waits = self._works.qsize() > self._calls_to_leave
+        return time.monotonic() - self._moved_at if waits else 0.0
+
+    def take_back(self) -> list[Run]:
+        """Return those that have not begun; they will not."""
+        taken = []
+        with suppress(Empty):
+            while True:
+                taken.append(self._works.get_nowait())
+        works = [work for work in taken if work is not None]
+        for _ in range(len(taken) - len(works)):
+            self._works.put(None)
+        return works
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self.resize(0)

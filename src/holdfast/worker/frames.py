@@ -1,0 +1,133 @@
+"""What a worker and its children say to each other: msgpack, each message after its length.
+
+Nothing is pickled: a child gets bytes and values that it checks, and answers with the same.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.engine.call import Entry
+from holdfast.job import Lease
+from holdfast.worker.outcomes import Answer
+
+_LENGTH: Final = struct.Struct("<I")
+_LONGEST: Final = 2**30
+_CHUNK: Final = 256 * 1024
+
+
+class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
+    """To a child: run these."""
+
+    queue: str
+    leases: list[Lease]
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """How one of them ended."""
+
+    answer: Answer
+    follow_ups: list[Entry] | None = None
+    trace: str = ""
+
+
+class Answers(msgspec.Struct, frozen=True, tag="answers"):
+    """From a child: how they ended."""
+
+    jobs: list[Answered]
+    megabytes: float
+
+
+class Extend(msgspec.Struct, frozen=True, tag="extend"):
+    """From a child: extend this lease."""
+
+    number: int
+    seconds: float | None
+
+
+class Extended(msgspec.Struct, frozen=True, tag="extended"):
+    """To a child: it is extended, or why not."""
+
+    refused: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """From a child: how far this job is."""
+
+    number: int
+    fraction: float
+    note: str
+
+
+ToChild = Jobs | Extended
+FromChild = Answers | Extend | Progress
+
+
+class Garbled(Exception):
+    """Somebody else wrote into the line."""
+
+
+class Line:
+    """One end of the connection between a worker and a child."""
+
+    listening = True
+
+    def __init__(self, connection: socket.socket, reads: Any) -> None:
+        self._connection = connection
+        self._decode = msgspec.msgpack.Decoder(reads).decode
+        self._received = bytearray()
+        self._lock = threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Send a message. Threads may, one after the other."""
+        packed = msgspec.msgpack.encode(message)
+        with self._lock:
+            self._connection.sendall(_LENGTH.pack(len(packed)) + packed)
+
+    def read(self) -> object:
+        """Wait for the next message; EOFError when the other side is gone."""
+        while (message := self._next()) is None:
+            self._receive()
+        return message
+
+    def ready(self) -> Iterator[object]:
+        """Return the messages that are there, once there is something to read."""
+        self._receive()
+        while (message := self._next()) is not None:
+            yield message
+
+    def _receive(self) -> None:
+        received = self._connection.recv(_CHUNK)
+        if not received:
+            raise EOFError
+        self._received += received
+
+    def _next(self) -> object | None:
+        if len(self._received) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._received)
+        if length > _LONGEST:
+            raise Garbled
+        end = _LENGTH.size + length
+        if len(self._received) < end:
+            return None
+        packed = bytes(self._received[_LENGTH.size : end])
+        del self._received[:end]
+        try:
+            return self._decode(packed)  # type: ignore[no-any-return]
+        except msgspec.DecodeError:
+            raise Garbled from None
+
+    def fileno(self) -> int:
+        """Return what to wait for before `ready`."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """Let the other side see the end."""
+        self._connection.close()

@@ -1,0 +1,185 @@
+"""A worker without threads: runs jobs one after the other, where it is called. For tests."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from holdfast import arguments
+from holdfast.engine import calls
+from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost
+from holdfast.job import Duration, Extended, Lease, NewJob
+from holdfast.queue import Queue
+from holdfast.worker import settling
+from holdfast.worker.handlers import NOBODY, Handler
+from holdfast.worker.outcomes import Fail, Release, Retry
+from holdfast.worker.queues import own
+from holdfast.worker.reporting import report
+from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob, run, run_async
+from holdfast.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from holdfast.aqueue import AsyncQueue
+    from holdfast.engine.call import Entry
+    from holdfast.worker.control import Control
+
+LEASE_SECONDS: Final = 3600.0
+
+
+def run_until_empty(
+    target: Worker | Queue | AsyncQueue, *, raising: bool = True, most: int = 1000
+) -> list[RunningJob]:
+    """Run what can run now, one job after the other, in this thread; return the jobs that ran.
+
+    target   a worker, or a queue that has handlers
+    raising  raise what a handler raised, after its job was settled; not `Retry`, `Fail`, `Release`
+    most     how many runs may be needed: a job that adds itself again would go on for ever
+
+    Leases that ran out by the queue's clock are taken back before, and periodic jobs are added.
+    Timeouts are not heeded. A job that names an unknown handler is given back, and an error.
+    """
+    ran: list[RunningJob] = []
+    for work in _works(target, ran, raising, most):
+        if work.handler.is_async:
+            _check_no_loop(work)
+            asyncio.run(run_async(work))
+        else:
+            run(work)
+    return ran
+
+
+async def run_until_empty_async(
+    target: Worker | Queue | AsyncQueue, *, raising: bool = True, most: int = 1000
+) -> list[RunningJob]:
+    """Do the same on the event loop that awaits it."""
+    ran: list[RunningJob] = []
+    for work in _works(target, ran, raising, most):
+        if work.handler.is_async:
+            await run_async(work)
+        else:
+            run(work)
+    return ran
+
+
+def _check_no_loop(work: Run) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    work.control.queue.release_many(job.lease for job in work.jobs)
+    raise InvalidArgument("within an event loop, await run_until_empty_async instead")
+
+
+def _works(
+    target: Worker | Queue | AsyncQueue, ran: list[RunningJob], raising: bool, most: int
+) -> Iterator[Run]:
+    """Yield what is to be run next; settle it when it has run."""
+    worker = target if isinstance(target, Worker) else Worker(target)
+    worker._prepare()
+    queues = [own(queue, LEASE_SECONDS) for queue in worker._weights]
+    try:
+        inlines = [_Inline(queue, worker) for queue in queues]
+        for queue in queues:
+            queue.tidy(force=True)
+            queue.tick()
+        while work := _next(inlines):
+            if len(ran) >= most:
+                work.control.queue.release_many(job.lease for job in work.jobs)
+                raise InvalidArgument(
+                    f"{most} runs did not empty the queue: does a handler add its own job again?"
+                )
+            yield work
+            ran += work.jobs
+            cast("_Inline", work.control).settle(work.jobs)
+            for job in work.jobs:
+                _raise_again(job.raised, raising)
+    finally:
+        for queue in queues:
+            queue.close()
+
+
+def _next(inlines: Iterable[_Inline]) -> Run | None:
+    """Return what the first queue that has something has."""
+    for inline in inlines:
+        if work := inline.next():
+            return work
+    return None
+
+
+def _raise_again(raised: BaseException | None, raising: bool) -> None:
+    if raised is None or isinstance(raised, Retry | Fail | Release):
+        return
+    # Ctrl-C, and what a test says with pytest.fail, are not for the queue.
+    if raising or not isinstance(raised, Exception):
+        raise raised
+
+
+class _Inline:
+    """Stands for the control loop of one queue."""
+
+    def __init__(self, queue: Queue, worker: Worker) -> None:
+        self.queue = queue
+        self.hooks = worker._hooks
+        self._handlers = worker._handlers
+
+    def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
+        wanted = arguments.seconds_or_none("seconds", seconds) or LEASE_SECONDS
+        if self.queue.extend(job.lease, wanted) is Extended.CANCELLED:
+            raise LeaseLost(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
+
+    def entries(self, new: Iterable[NewJob]) -> list[Entry]:
+        return list(self.queue._ask.entries(new, {}))
+
+    def next(self) -> Run | None:
+        """Lease what is to run next: one job, or as many as its handler takes at a time."""
+        lease = self.queue.lease(LEASE_SECONDS)
+        if lease is None and self._handlers.for_failures(self.queue.name):
+            lease = self.queue.lease(LEASE_SECONDS, failed=True)
+        if lease is None:
+            return None
+        handler = self._handlers.for_lease(self.queue.name, lease)
+        if handler is NOBODY:
+            self.queue.release(lease)
+            named = lease.facts.handler
+            raise InvalidArgument(
+                f"{lease.id}: no handler for "
+                f"{'jobs without a name' if named is None else repr(named)} here"
+            )
+        if not handler.batch:
+            return self._job(lease, handler)
+        return Batch([self._job(one, handler) for one in self._alike(lease, handler)])
+
+    def _alike(self, first: Lease, handler: Handler) -> list[Lease]:
+        leases = [first]
+        if handler.batch > 1:
+            more = self.queue.lease_many(handler.batch - 1, LEASE_SECONDS)
+            same = [
+                one for one in more if self._handlers.for_lease(self.queue.name, one) is handler
+            ]
+            self.queue.release_many(one for one in more if one not in same)
+            leases += same
+        return leases
+
+    def _job(self, lease: Lease, handler: Handler) -> RunningJob:
+        kind = AsyncRunningJob if handler.is_async else RunningJob
+        return kind(lease, handler, cast("Control", self), math.inf)
+
+    def settle(self, jobs: Sequence[RunningJob]) -> None:
+        done = settling.completed(jobs)
+        if done:
+            call = calls.complete([settling.settle_of(job) for job in done])
+            self._report(done, self.queue._run(call))
+        to_the_back = self.queue._ask.to_the_back
+        for settlement in settling.others(jobs, to_the_back=to_the_back):
+            try:
+                self._report(settlement.jobs, self.queue._run(settlement.call))
+            except HoldfastError as error:
+                if not settling.turn_down(settlement, error):
+                    raise
+                self.settle(settlement.jobs)
+
+    def _report(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
+        for job, ok in zip(jobs, counted, strict=True):
+            report(self.hooks, job, settling.answer_of(job), counted=ok)
