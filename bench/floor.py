@@ -47,6 +47,15 @@ class Floor:
             self._both(pack(b"MGET", *ids), pack(b"DEL", *ids))
         return len(ids)
 
+    def take(self, count: int, seconds: float) -> list[bytes]:
+        """Wait for up to `count` jobs, and return what they carry."""
+        wait = b"%.3f" % seconds
+        found = self._link.ask(pack(b"BLMPOP", wait, b"1", LIST, b"RIGHT", b"COUNT", b"%d" % count))
+        if not found:
+            return []
+        payloads: list[bytes] = self._both(pack(b"MGET", *found[1]), pack(b"DEL", *found[1]))
+        return payloads
+
     def push(self, payload: bytes) -> None:
         self._link.ask(pack(b"LPUSH", LIST, payload))
 
@@ -55,8 +64,9 @@ class Floor:
         payload: bytes | None = found[1] if found else None
         return payload
 
-    def _both(self, first: bytes, second: bytes) -> None:
-        self._link.ask_both(first, second)
+    def _both(self, first: bytes, second: bytes) -> Any:
+        """Send both in one round trip; return the answer to the first."""
+        return self._link.ask_both(first, second)[0]
 
 
 class PlainFloor:
@@ -71,6 +81,24 @@ class PlainFloor:
         pipeline.set(id, payload)
         pipeline.lpush(LIST, id)
         pipeline.execute()
+
+    def add_many(self, payloads: Sequence[bytes]) -> None:
+        ids = [new_id() for _ in payloads]
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.mset(dict(zip(ids, payloads, strict=True)))
+        pipeline.lpush(LIST, *ids)
+        pipeline.execute()
+
+    def take(self, count: int, seconds: float) -> list[bytes]:
+        """Wait for up to `count` jobs, and return what they carry."""
+        found: Any = self._client.blmpop(seconds, 1, LIST.decode(), direction="RIGHT", count=count)
+        if not found:
+            return []
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.mget(found[1])
+        pipeline.delete(*found[1])
+        payloads: list[bytes] = pipeline.execute()[0]
+        return payloads
 
     def drain(self, count: int) -> int:
         """Take up to `count` jobs: pop, then get and delete. Returns how many."""

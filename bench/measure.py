@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import redis
@@ -19,13 +20,25 @@ import redis
 from holdfast.embedded import find_binary
 
 
-class BenchServer:
-    """A server on loopback TCP with no persistence, for one run of a bench."""
+@dataclass(frozen=True)
+class Effort:
+    """What a server did since it was started."""
 
-    def __init__(self, directory: Path, port: int) -> None:
+    reads: int
+    """How often it read from a connection."""
+    seconds: float
+    """Processor time."""
+
+
+class BenchServer:
+    """A server on loopback TCP for one run of a bench; with `aof`, it fsyncs as that says."""
+
+    def __init__(self, directory: Path, port: int, aof: str = "off") -> None:
         self.url = f"redis://127.0.0.1:{port}"
         command = [str(find_binary()), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-        command += ["--appendonly", "no", "--dir", str(directory), "--logfile", "log"]
+        command += ["--dir", str(directory), "--logfile", "log"]
+        command += ["--appendonly", "no" if aof == "off" else "yes"]
+        command += [] if aof == "off" else ["--appendfsync", aof]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self.client = redis.Redis(port=port)
         deadline = time.monotonic() + 20
@@ -47,6 +60,11 @@ class BenchServer:
         stats = self.client.info("commandstats")
         return int(stats["cmdstat_evalsha"]["usec"])
 
+    def effort(self) -> Effort:
+        info = self.client.info("all")
+        seconds = info["used_cpu_user"] + info["used_cpu_sys"]
+        return Effort(int(info["total_reads_processed"]), float(seconds))
+
     def version(self) -> str:
         info = self.client.info("server")
         version = info.get("valkey_version", info["redis_version"])
@@ -54,12 +72,12 @@ class BenchServer:
 
 
 @contextlib.contextmanager
-def bench_server() -> Iterator[BenchServer]:
+def bench_server(aof: str = "off") -> Iterator[BenchServer]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="hf-bench") as directory:
-        server = BenchServer(Path(directory), port)
+        server = BenchServer(Path(directory), port, aof)
         try:
             yield server
         finally:

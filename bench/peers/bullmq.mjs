@@ -1,46 +1,76 @@
-// BullMQ on Node, measured as run.py measures the others:
-//     node bullmq.mjs drain|latency <port> <count> <concurrency>
+// BullMQ on Node, with the words that run.py has:
+//     node bullmq.mjs add|bulk|pace|work <url> <count> <settings as JSON>
+import { createInterface } from "node:readline";
 import { Queue, Worker } from "bullmq";
 
-const [what, port, count, concurrency] = process.argv.slice(2).map((word, i) => (i ? Number(word) : word));
-const connection = { host: "127.0.0.1", port, maxRetriesPerRequest: null };
-const queue = new Queue("bench", { connection, defaultJobOptions: { removeOnComplete: true } });
-const now = () => Number(process.hrtime.bigint()) / 1e6;
+const [what, url, howMany, json] = process.argv.slice(2);
+const count = Number(howMany);
+const settings = JSON.parse(json);
+const { hostname, port } = new URL(url);
+const connection = { host: hostname, port: Number(port), maxRetriesPerRequest: null };
+const WARM = 20;
 
-function print(result) {
-  process.stdout.write(JSON.stringify(result) + "\n", () => process.exit(0));
-}
+const now = () => Number(process.hrtime.bigint()) / 1e9;
+const tell = (said) => process.stdout.write(JSON.stringify(said) + "\n");
+const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+const payload = (word = "") => `${now().toFixed(6)} ${word} `.padEnd(100, "x");
+const opened = () => new Queue("bench", { connection, defaultJobOptions: { removeOnComplete: true } });
 
-async function drain() {
-  const payload = "x".repeat(100);
-  for (let first = 0; first < count; first += 1000) {
-    await queue.addBulk(Array.from({ length: Math.min(1000, count - first) }, () => ({ name: "run", data: payload })));
-  }
-  let done = 0;
+async function add() {
+  const queue = opened();
+  const data = payload();
+  const warm = Math.min(WARM, count - 1);
   let begun = 0;
-  new Worker("bench", async () => {
-    done += 1;
-    if (done === 1) begun = now();
-    if (done === count) print({ jobs_per_second: (1000 * (count - 1)) / (now() - begun) });
-  }, { connection, concurrency });
-}
-
-async function latency() {
-  const heard = [];
-  let came = () => {};
-  const worker = new Worker("bench", async (job) => {
-    heard.push(now() - job.data);
-    came();
-  }, { connection, concurrency });
-  await worker.waitUntilReady();
-  await new Promise((resolve) => setTimeout(resolve, 1000));
   for (let i = 0; i < count; i += 1) {
-    const arrived = new Promise((resolve) => { came = resolve; });
-    await queue.add("run", now());
-    await arrived;
-    await new Promise((resolve) => setTimeout(resolve, 10));
+    if (i === warm) begun = now();
+    await queue.add("run", data);
   }
-  print({ milliseconds: heard });
+  tell({ jobs_per_second: (count - warm) / (now() - begun) });
 }
 
-await (what === "drain" ? drain() : latency());
+async function bulk() {
+  const queue = opened();
+  const size = settings.chunk ?? 100;
+  const chunk = Array.from({ length: size }, () => ({ name: "run", data: payload() }));
+  let begun = 0;
+  for (let i = 0; i < Math.floor(count / size); i += 1) {
+    if (i === 1) begun = now();
+    await queue.addBulk(chunk);
+  }
+  tell({ jobs_per_second: (Math.floor(count / size) * size - size) / (now() - begun) });
+}
+
+async function pace() {
+  const queue = opened();
+  for (let i = 0; i < count; i += 1) {
+    await sleep(settings.pause ?? 0.02);
+    await queue.add("run", payload(settings.held ? "held" : ""));
+  }
+  tell({ added: count });
+}
+
+async function work() {
+  let done = 0, first = 0, last = 0, told = 0, waited = [];
+  const watch = settings.watch ?? "count";
+  const handle = async (job) => {
+    if (watch === "hold" && !job.data.includes("held")) return;
+    last = now();
+    if (done === 0) first = last;
+    if (watch !== "count") waited.push(last - parseFloat(job.data));
+    done += 1;
+    if (watch === "hold") await sleep(600);
+  };
+  tell({ ready: true });
+  await new Promise((resolve) => createInterface({ input: process.stdin }).once("line", resolve));
+  setInterval(() => {
+    if (done === told) return;
+    tell({ done, first, last, waited });
+    [told, waited] = [done, []];
+  }, 50);
+  const more = settings.lease ? { lockDuration: 1000 * settings.lease, stalledInterval: 1000 * settings.lease } : {};
+  new Worker("bench", handle, { connection, concurrency: settings.concurrency, ...more });
+  await new Promise(() => {});
+}
+
+await { add, bulk, pace, work }[what]();
+process.stdout.write("", () => process.exit(0));

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import venv
+from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent / ".bench"
+
+
+class NotHere(Exception):
+    """A peer cannot be installed or run on this machine; the message says why."""
 
 
 def python_of(peer: str) -> Path:
@@ -21,15 +27,15 @@ def python_of(peer: str) -> Path:
         print(f"installing {peer} into .bench/ …", file=sys.stderr)
         venv.create(home, with_pip=True, clear=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, "-r", str(wanted)], check=True)
+        _install([*install, "-r", str(wanted)], peer, home)
         shutil.copy(wanted, stamp)
     return python
 
 
-def bullmq() -> Path | None:
-    """Return the program that measures BullMQ; None where there is no Node."""
+def bullmq() -> Path:
+    """Return the program that measures BullMQ on Node."""
     if not shutil.which("npm"):
-        return None
+        raise NotHere("there is no Node here")
     home, wanted = ROOT / "bullmq", HERE / "package.json"
     stamp = home / "installed.json"
     if not stamp.exists() or stamp.read_text() != wanted.read_text():
@@ -37,6 +43,23 @@ def bullmq() -> Path | None:
         home.mkdir(parents=True, exist_ok=True)
         shutil.copy(wanted, home)
         install = ["npm", "install", "--silent", "--no-package-lock", "--no-fund", "--no-audit"]
-        subprocess.run(install, cwd=home, check=True)
+        _install(install, "bullmq", home)
         shutil.copy(wanted, stamp)
     return Path(shutil.copy(HERE / "bullmq.mjs", home))
+
+
+def _install(command: list[str], peer: str, where: Path) -> None:
+    run = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    if run.returncode:
+        said = [line for line in run.stderr.splitlines() if line.strip()] or ["no reason given"]
+        raise NotHere(f"{peer} does not install: {said[-1]}")
+
+
+def version_of(peer: str, *, node: bool = False) -> str:
+    """Return the version that is pinned; of the project, the one that is installed."""
+    if not peer:
+        return metadata.version("holdfast")
+    if node:
+        pins: dict[str, str] = json.loads((HERE / "package.json").read_text())["dependencies"]
+        return pins[peer]
+    return (HERE / f"{peer}.txt").read_text().split()[0].partition("==")[2]

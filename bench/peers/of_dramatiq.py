@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
 
-import dramatiq
-from dramatiq.brokers.redis import RedisBroker
 
-
-def _actor(url: str, handle: Callable[[str], None]) -> tuple[RedisBroker, dramatiq.Actor]:
-    broker = RedisBroker(url=url)
+def _actor(url: str, settings: dict[str, Any], handle: Callable[[str], None]) -> Any:
+    if prefetch := settings.get("prefetch"):  # Read when it is imported.
+        os.environ["dramatiq_queue_prefetch"] = str(prefetch)  # noqa: SIM112
+    dramatiq = importlib.import_module("dramatiq")
+    redis = importlib.import_module("dramatiq.brokers.redis")
+    more = {"heartbeat_timeout": 1000 * settings["lease"]} if "lease" in settings else {}
+    broker = redis.RedisBroker(url=url, **more)
     dramatiq.set_broker(broker)
-    return broker, dramatiq.actor(handle, actor_name="run", broker=broker)
+    return dramatiq.actor(handle, actor_name="run", broker=broker)
 
 
-def fill(url: str, payloads: Sequence[str]) -> None:
-    _, actor = _actor(url, print)
+def add_each(url: str, payloads: Iterable[str], settings: dict[str, Any]) -> None:
+    actor = _actor(url, settings, print)
     for payload in payloads:
         actor.send(payload)
 
 
-def work(url: str, concurrency: int, handle: Callable[[str], None]) -> Callable[[str], object]:
-    broker, actor = _actor(url, handle)
-    dramatiq.Worker(broker, worker_threads=concurrency).start()
-    return actor.send
+def work(url: str, settings: dict[str, Any], handle: Callable[[str], None]) -> None:
+    broker = _actor(url, settings, handle).broker
+    threads = settings["concurrency"]
+    importlib.import_module("dramatiq").Worker(broker, worker_threads=threads).start()
