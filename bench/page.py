@@ -1,0 +1,230 @@
+"""The page of what was measured, as Markdown; its tables are readable as they are, too."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from bench import results as r
+from bench.peers.contenders import EVERYBODY, FLOORS, Contender
+from bench.results import Growth, Results, spread
+from bench.targets import LEASE, Verdict, judged
+
+MISSING = "–"
+
+COLUMNS = (
+    (r.ADD, "add one by one /s", "count"),
+    (r.BULK, "bulk add /s", "count"),
+    (r.DRAIN, "drain, 1 process /s", "count"),
+    (r.TWO, "2 processes /s", "count"),
+    (r.LATENCY, "p50 ms idle", "time"),
+    (r.BYTES, "bytes per waiting job", "count"),
+    (r.TRIPS, "round trips per job's life", "time"),
+    (r.SERVER, "server µs per job's life", "count"),
+)
+
+UNITS = {r.DRAIN: "/s", r.BULK: "/s", r.LATENCY: "ms", r.RECOVERY: "s"}
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Draw a Markdown table whose columns stand under each other."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        return f"| {' | '.join(padded)} |"
+
+    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    return "\n".join([line(head), rule, *map(line, rows)])
+
+
+def number(value: float | None, kind: str = "count") -> str:
+    if value is None:
+        return MISSING
+    return f"{value:,.0f}" if kind == "count" else f"{value:,.2f}"
+
+
+def with_spread(rounds: list[float], kind: str = "count") -> str:
+    """Show the median, and half the range of the rounds where there are several."""
+    if not rounds:
+        return MISSING
+    shown = number(statistics.median(rounds), kind)
+    return f"{shown} ±{100 * spread(rounds):.0f} %" if len(rounds) > 1 else shown
+
+
+def _present(results: Results) -> list[Contender]:
+    return [
+        one
+        for one in EVERYBODY
+        if one.name in results.troubles or results.rounds(r.NEAR, r.DRAIN, one.name)
+    ]
+
+
+def setting(chosen: dict[str, object]) -> str:
+    """Name what a sweep chose, without what is not swept."""
+    left_out = ("kind", "client", "forks")
+    return ", ".join(
+        f"{name} {value}"
+        for name, value in chosen.items()
+        if name not in left_out and value not in (None, 0)
+    )
+
+
+def main_table(results: Results) -> str:
+    head = ["", "version", "delivery", *(title for _, title, _ in COLUMNS)]
+    rows = []
+    for one in _present(results):
+        version = "" if one in FLOORS else one.version()
+        cells = [
+            with_spread(results.rounds(r.NEAR, measure, one.name), kind)
+            for measure, _, kind in COLUMNS
+        ]
+        rows.append([one.name, version, one.delivery, *cells])
+    return table(head, rows)
+
+
+def targets_table(verdicts: Sequence[Verdict]) -> str:
+    rows = []
+    for one in verdicts:
+        unit, kind = UNITS[one.measure], "count" if UNITS[one.measure] == "/s" else "time"
+        ours = f"{number(one.ours, kind)} {unit}" if one.ours is not None else MISSING
+        theirs = f"{number(one.theirs, kind)} {unit}" if one.theirs is not None else MISSING
+        ratio = f"{one.ratio:.2f} ×" if one.ratio is not None else MISSING
+        mark = {True: "reached", False: "missed", None: "not measured"}[one.reached]
+        rows.append([one.row, ours, one.beside, theirs, ratio, one.target, mark])
+    return table(["", "Holdfast", "beside", "", "ratio", "target", ""], rows)
+
+
+def conditions_table(results: Results) -> str:
+    """Jobs added and drained per second, in each condition that was measured."""
+    measured = [one for one in r.CONDITIONS if one in results.values]
+    head = [""] + [f"{word}, {one}" for one in measured for word in ("add /s", "drain /s")]
+    rows = [
+        [one.name]
+        + [
+            with_spread(results.rounds(condition, measure, one.name))
+            for condition in measured
+            for measure in (r.ADD, r.DRAIN)
+        ]
+        for one in _present(results)
+    ]
+    return table(head, rows)
+
+
+def settings_table(results: Results) -> str:
+    measured = [one for one in (r.NEAR, r.FAR) if one in results.settings]
+    rows = [
+        [
+            one.name,
+            *(setting(results.settings[where].get(one.name, {})) or MISSING for where in measured),
+        ]
+        for one in _present(results)
+        if one.is_peer
+    ]
+    return table(["", *measured], rows)
+
+
+def recovery_table(results: Results) -> str:
+    rows = []
+    for one in _present(results):
+        rounds = results.rounds(r.NEAR, r.RECOVERY, one.name)
+        if rounds:
+            rows.append([one.name, f"{statistics.median(rounds):.1f} s"])
+        elif one.is_peer and not one.recovers:
+            rows.append([one.name, "never: the job is lost"])
+        else:
+            said = [
+                what.partition(": ")[2]
+                for what in results.troubles.get(one.name, [])
+                if what.startswith(f"{r.RECOVERY}: ")
+            ]
+            rows += [[one.name, said[0]]] if said else []
+    return table(["", "until the job begins anew"], rows)
+
+
+def growth_table(growth: Sequence[Growth]) -> str:
+    rows = []
+    for one in growth:
+        medians = [statistics.median(rounds) for rounds in one.microseconds]
+        shown = " → ".join(f"{value:.1f}" for value in medians)
+        sizes = " → ".join(f"{size:,}" for size in one.sizes)
+        mark = "reached" if one.ratio <= one.most else "missed"
+        mark = "explained" if mark == "missed" and one.remark else mark
+        rows.append([one.what, sizes, shown, f"{one.ratio:.2f} ×", f"≤ {one.most:g} ×", mark])
+    head = ["", "sizes", "server µs per job", "ratio", "target", ""]
+    remarks = [f"- {one.what}: {one.remark}" for one in growth if one.remark]
+    return "\n".join([table(head, rows), *([""] if remarks else []), *remarks])
+
+
+def troubles_list(results: Results) -> str:
+    lines = [f"- {name}: {what}" for name, said in results.troubles.items() for what in said]
+    return "\n".join(lines) or "Everybody did everything."
+
+
+PAGE = """# Benchmarks
+
+What Holdfast and its peers do with no-op jobs of 100 bytes, in one run, by turns: medians, ± half
+the range of the rounds. This page is written by `make bench-peers` and `make bench-growth`. The
+machine decides the numbers; read how they stand to each other.
+
+{machine}
+
+## The peers
+
+The floor is the least that moves a job at all, and is no queue. Two processes are two workers of
+the kind that drained fastest alone. A round trip is one read of the server, server time its
+processor time, both with jobs that are added one by one. *limited* has ten requests with a limit
+and a priority each; *processes* is timed when the worker hears that a child is done.
+
+{peers}
+
+## The targets
+
+{targets}
+
+## Durable, and far away
+
+The server is on the same machine, with and without AOF; *2 ms away* is without AOF, behind a proxy
+that keeps every byte back for a millisecond each way.
+
+{conditions}
+
+## How they were set
+
+The fastest of each sweep. Holdfast has its defaults.
+
+{settings}
+
+## Recovery
+
+From `kill -9` of a worker to the start of its job in another that is idle, but for a job every half
+second. Each was told {lease} s for whatever it calls the time after which a worker counts as dead.
+
+{recovery}
+
+## Growth
+
+{growth}
+
+## What did not work
+
+{troubles}
+"""
+
+
+def page(results: Results) -> str:
+    """Return docs/benchmarks.md."""
+    growth = (
+        growth_table(results.growth) if results.growth else "Not measured: `make bench-growth`."
+    )
+    return PAGE.format(
+        machine="\n".join(f"- {name}: {value}" for name, value in results.machine.items()),
+        peers=main_table(results),
+        targets=targets_table(judged(results)),
+        conditions=conditions_table(results),
+        settings=settings_table(results),
+        lease=LEASE,
+        recovery=recovery_table(results),
+        growth=growth,
+        troubles=troubles_list(results),
+    )

@@ -1,0 +1,139 @@
+"""What Holdfast must reach beside its peers, and whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench import results as r
+from bench.peers.contenders import PEERS, Contender
+from bench.results import Results
+
+LEASE = 5
+"""Seconds that every worker is told for the row of recovery."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One of ours beside the best of some others, in one condition."""
+
+    row: str
+    measure: str
+    ours: str
+    among: str
+    """Who the others are, in words."""
+    others: tuple[str, ...]
+    factor: float
+    condition: str = r.NEAR
+    their_measure: str = ""
+    """Where it is another than ours."""
+    small: bool = False
+    """Less is better."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    row: str
+    ours: float | None
+    beside: str
+    theirs: float | None
+    ratio: float | None
+    target: str
+    reached: bool | None
+    """None: was not measured."""
+    measure: str
+
+
+def _names(wanted: Callable[[Contender], bool]) -> tuple[str, ...]:
+    return tuple(peer.name for peer in PEERS if wanted(peer))
+
+
+PYTHON = _names(lambda peer: peer.is_python_peer)
+ASYNC = _names(lambda peer: peer.asynchronous)
+ALL = _names(lambda _peer: True)
+NODE = ("BullMQ (Node)",)
+
+TARGETS = (
+    Target("drain, threads", r.DRAIN, "Holdfast, threads", "best Python peer", PYTHON, 8),
+    Target("drain, threads", r.DRAIN, "Holdfast, threads", "BullMQ (Node)", NODE, 3),
+    Target(
+        "drain, coroutines", r.DRAIN, "Holdfast, coroutines", "best async Python peer", ASYNC, 8
+    ),
+    Target("drain, batch handler", r.DRAIN, "Holdfast, batch", "floor", ("floor, redis-py",), 0.45),
+    Target(
+        "drain, batch handler", r.DRAIN, "Holdfast, batch", "floor", ("floor, own client",), 0.45
+    ),
+    Target("drain, batch handler", r.DRAIN, "Holdfast, batch", "BullMQ (Node)", NODE, 8),
+    Target(
+        "drain, 2 child processes beside 2 processes",
+        r.DRAIN,
+        "Holdfast, processes",
+        "Dramatiq",
+        ("Dramatiq",),
+        2,
+        their_measure=r.TWO,
+    ),
+    Target(
+        "drain, 2 child processes beside 2 processes",
+        r.DRAIN,
+        "Holdfast, processes",
+        "RQ, fork",
+        ("RQ, fork",),
+        50,
+        their_measure=r.TWO,
+    ),
+    Target("strictly one at a time", r.DRAIN, "Holdfast, single", "BullMQ (Node)", NODE, 1),
+    Target("bulk add", r.BULK, "Holdfast, threads", "BullMQ (Node)", NODE, 6),
+    Target(
+        "add to handler, p50", r.LATENCY, "Holdfast, threads", "best peer", ALL, 1.2, small=True
+    ),
+    Target(
+        "with request limits and priorities",
+        r.DRAIN,
+        "Holdfast, limited",
+        "without",
+        ("Holdfast, threads",),
+        0.75,
+    ),
+    Target(
+        "drain, threads, 2 ms away",
+        r.DRAIN,
+        "Holdfast, threads",
+        "best Python peer",
+        PYTHON,
+        10,
+        condition=r.FAR,
+    ),
+)
+
+
+def judge(results: Results, target: Target) -> Verdict:
+    """Compare medians. The best of the others is the one that is hardest to beat."""
+    ours = results.median(target.condition, target.measure, target.ours)
+    measure = target.their_measure or target.measure
+    found = {name: results.median(target.condition, measure, name) for name in target.others}
+    known = {name: value for name, value in found.items() if value}
+    sign = "≤" if target.small else "≥"
+    wanted = f"{sign} {target.factor:g} ×"
+    if ours is None or not known:
+        return Verdict(target.row, ours, target.among, None, None, wanted, None, target.measure)
+    pick = min if target.small else max
+    best = pick(known, key=lambda name: known[name])
+    ratio = ours / known[best]
+    reached = ratio <= target.factor if target.small else ratio >= target.factor
+    beside = best if best == target.among or len(target.others) == 1 else f"{target.among}: {best}"
+    return Verdict(target.row, ours, beside, known[best], ratio, wanted, reached, target.measure)
+
+
+def recovered(results: Results) -> Verdict:
+    """Judge the time until the jobs of a killed worker begin anew: no peer is needed for that."""
+    ours = results.median(r.NEAR, r.RECOVERY, "Holdfast, threads")
+    reached = None if ours is None else ours <= LEASE + 1
+    wanted = f"≤ {LEASE} s + 1 s"
+    return Verdict(
+        "recovery after kill -9", ours, "its lease", LEASE, None, wanted, reached, r.RECOVERY
+    )
+
+
+def judged(results: Results) -> list[Verdict]:
+    return [*(judge(results, target) for target in TARGETS), recovered(results)]
