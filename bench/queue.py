@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from bench.floor import Floor, PlainFloor
+from bench.growth import Grower
 from bench.measure import BenchServer, bench_server, seconds, spread, steady_cores
 from holdfast import Lease, Queue
 
@@ -176,21 +177,8 @@ class Bench:
     def depth(self) -> Row:
         """Server time to add, lease and complete beside many waiting jobs."""
         few, many = 1_000, self.many(1_000_000)
-
-        def cost(waiting: int) -> list[float]:
-            self.clear()
-            for _ in range(waiting // 1000):
-                self.queue.add_many([PAYLOAD] * 1000)
-            times = []
-            for _ in range(self.rounds):
-                before = self.server.script_usec()
-                for _ in range(50):
-                    self.queue.add_many([PAYLOAD] * 100)
-                    self.queue.complete_many(self.queue.lease_many(100, 30))
-                times.append((self.server.script_usec() - before) / 5000)
-            return times
-
-        shallow, deep = cost(few), cost(many)
+        grower = Grower(self.server, self.rounds, 50)
+        shallow, deep = grower.waiting(few), grower.waiting(many)
         ratio = statistics.median(deep) / statistics.median(shallow)
         what = f"server time beside {many:,} waiting jobs"
         row = Row(what, "µs", deep, f"beside {few:,}", "≤ 2 ×", shallow)

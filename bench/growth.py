@@ -1,0 +1,123 @@
+"""What a job costs the server as things grow: `make bench-growth`.
+
+Server time to add, lease and complete by a hundred, beside more and more waiting jobs and leases,
+with bigger and bigger payloads; and to lease and complete parts of more and more requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+
+from bench.measure import BenchServer, bench_server, steady_cores
+from bench.page import growth_table
+from bench.peers.environments import ROOT
+from bench.results import Growth, Results
+from holdfast import Queue
+
+PAYLOAD = bytes(100)
+BATCH = 100
+BYTES_AT_ONCE = 4_000_000
+"""How much a call of the payload row moves: the limit of a call is 8 MB."""
+
+
+class Grower:
+    """One server, one queue, emptied before each size."""
+
+    def __init__(self, server: BenchServer, rounds: int, lives: int) -> None:
+        self.server, self.rounds = server, rounds
+        self.queue = Queue("bench", server.url)
+        self.lives = lives
+        """How many batches a round has."""
+
+    def cost(self, add: Callable[[], object], batch: int = BATCH) -> list[float]:
+        """Microseconds of the server per job that is added, leased and completed."""
+        times = []
+        for _ in range(self.rounds):
+            before = self.server.script_usec()
+            for _ in range(self.lives):
+                add()
+                self.queue.complete_many(self.queue.lease_many(batch, 600))
+            times.append((self.server.script_usec() - before) / (self.lives * batch))
+        return times
+
+    def add_plain(self) -> None:
+        self.queue.add_many([PAYLOAD] * BATCH)
+
+    def waiting(self, jobs: int) -> list[float]:
+        self.server.client.flushall()
+        self.queue.add_many(PAYLOAD for _ in range(jobs))
+        return self.cost(self.add_plain)
+
+    def leases(self, leases: int) -> list[float]:
+        self.server.client.flushall()
+        self.queue.add_many(PAYLOAD for _ in range(leases))
+        held = 0
+        while held < leases:
+            held += len(self.queue.lease_many(min(1000, leases - held), 3600))
+        return self.cost(self.add_plain)
+
+    def requests(self, requests: int) -> list[float]:
+        """Lease and complete only: adding is as many calls as requests.
+
+        Parts are taken by turns, so with many requests every part of a batch is of another.
+        """
+        self.server.client.flushall()
+        each = -(-self.rounds * self.lives * BATCH // requests)
+        for number in range(requests):
+            with self.queue.request(f"r{number}") as request:
+                request.add_many([PAYLOAD] * each)
+        return self.cost(lambda: None)
+
+    def payload(self, size: int) -> list[float]:
+        self.server.client.flushall()
+        batch = max(1, min(BATCH, BYTES_AT_ONCE // size))
+        data = bytes(size)
+        return self.cost(lambda: self.queue.add_many([data] * batch), batch)
+
+
+def grow(
+    what: str, most: float, sizes: Sequence[int], measure: Callable[[int], list[float]]
+) -> Growth:
+    return Growth(what, list(sizes), [measure(size) for size in sizes], most)
+
+
+def explained(growth: Growth) -> str:
+    """Say what the bytes themselves cost: a payload of a megabyte is a megabyte to move."""
+    (small, big), times = (growth.sizes[0], growth.sizes[-1]), growth.microseconds
+    more = sorted(times[-1])[len(times[-1]) // 2] - sorted(times[0])[len(times[0]) // 2]
+    rate = (big - small) / max(more, 1e-9)
+    return f"the bytes are moved in and out, {rate:,.0f} MB of payload per second of server time."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="does it work? No numbers")
+    given = parser.parse_args()
+    logging.disable(logging.WARNING)
+    quick = given.quick
+    with bench_server() as server, steady_cores():
+        grower = Grower(server, 1 if quick else given.rounds, 3 if quick else 50)
+        deep = (1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
+        held = (10, 1_000) if quick else (10, 100, 1_000, 10_000)
+        many = (1, 100) if quick else (1, 10, 100, 1_000, 10_000)
+        sizes = (100, 100_000) if quick else (100, 1_000, 10_000, 100_000, 1_000_000)
+        growth = [
+            grow("waiting jobs", 2, deep, grower.waiting),
+            grow("leases", 2, held, grower.leases),
+            grow("requests", 3, many, grower.requests),
+            grow("bytes of payload", 2, sizes, grower.payload),
+        ]
+        growth[-1].remark = explained(growth[-1])
+    print(f"\n{growth_table(growth)}")
+    file = ROOT / ("quick.json" if quick else "results.json")
+    results = Results.load(file)
+    results.growth = growth
+    results.save(file)
+    print('\n`make bench-peers ARGS="--page"` writes it into docs/benchmarks.md')
+
+
+if __name__ == "__main__":
+    main()

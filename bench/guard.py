@@ -1,0 +1,44 @@
+"""A short bench for every change: ratios to the floor in the same run, and never a failure.
+
+    make bench-guard
+
+The machine of a CI run is noisy, so a ratio below its target is told, not judged: a reader who sees
+the same row low in several runs has something to look for.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+
+from bench.measure import bench_server, steady_cores
+from bench.queue import Bench, Row, show
+
+ROUNDS, SCALE = 3, 0.2
+
+
+def rows(bench: Bench) -> list[Row]:
+    return [
+        bench.add_one_by_one(0.7, bench.floor.add, "floor, our client path"),
+        bench.add_in_bulk(),
+        bench.drain(100, 50_000, 0.45),
+        bench.drain(1, 5_000, 0.8),
+        bench.bytes_per_job(),
+        bench.server_time(),
+    ]
+
+
+def main() -> int:
+    logging.disable(logging.WARNING)
+    try:
+        with bench_server() as server, steady_cores():
+            show(rows(Bench(server, ROUNDS, SCALE)), server)
+    except Exception:  # noqa: BLE001  # It reports; it does not decide.
+        print("the guard could not measure:", file=sys.stderr)
+        traceback.print_exc()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
