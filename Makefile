@@ -7,8 +7,8 @@ READY  := $(VENV)/.ready
 KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test spark kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-workers \
-        model faults spark-crash massacre chaos mutants lock clean
+.PHONY: help demo test spark kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-peers \
+        bench-growth bench-guard model faults spark-crash massacre chaos mutants lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -62,8 +62,14 @@ bench-pipeline: $(READY)   ## the pipeline beside one plain Spark job
 bench-spark: $(READY)      ## the connectors beside Spark's own sources and sinks
 	@$(BIN)/python -m bench.spark $(ARGS)
 
-bench-workers: $(READY)    ## workers beside those of RQ, Dramatiq and BullMQ, installed into .bench/
-	@$(BIN)/python -m bench.workers $(ARGS)
+bench-peers: $(READY)      ## everything beside its peers, installed into .bench/: ARGS=--quick for a look
+	@$(BIN)/python -m bench.compare $(ARGS)
+
+bench-growth: $(READY)     ## what a job costs the server as queues, leases, requests and payloads grow
+	@$(BIN)/python -m bench.growth $(ARGS)
+
+bench-guard: $(READY)      ## a few seconds: ratios to the floor, told and not judged
+	@$(BIN)/python -m bench.guard
 
 model: $(READY)        ## the model test for longer: make model STEPS=1000000
 	HOLDFAST_MODEL_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest tests/model $(ARGS)
