@@ -119,7 +119,7 @@ class Compare:
                 found[one.name] = settings[0]
                 continue
             tries = settings if self.plan.quick else [*settings, *settings]
-            rates, said = [], "nothing"
+            rates, said, doing = [], "", f"{condition}, sweep"
             for setting in tries:
                 try:
                     rates.append((setting, rounds.drain(one, setting, 1)))
@@ -127,9 +127,10 @@ class Compare:
                     said = str(trouble)
             if rates:
                 found[one.name] = fastest(rates)
+                self.results.cured(one.name, doing)
                 self.tell(f"{condition}: {one.name} is fastest with {found[one.name]}")
             else:
-                self.results.trouble(one.name, f"{condition}, no setting works: {said}")
+                self.results.trouble(one.name, doing, said)
 
     def settings_of(self, condition: str, one: Contender) -> Settings:
         """Return what was fastest here, else what was fastest near, else what comes first."""
@@ -157,14 +158,15 @@ class Compare:
         """Measure one round. Who cannot do it is not asked again."""
         if (condition, name, one.name) in self._failed:
             return
+        doing = name if condition == r.NEAR else f"{condition}, {name}"
         try:
             found = measure(one, self.settings_of(condition, one))
         except NOT_HERE as trouble:
             self._failed.add((condition, name, one.name))
-            where = "" if condition == r.NEAR else f"{condition}, "
-            self.results.trouble(one.name, f"{where}{name}: {trouble}")
+            self.results.trouble(one.name, doing, str(trouble))
             self.tell(f"{condition}: {one.name}: {name}: {trouble}")
             return
+        self.results.cured(one.name, doing)
         for measured, value in as_values(name, found).items():
             if first:
                 self.results.forget(condition, measured, one.name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import tempfile
 import threading
@@ -19,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
+
+import psutil
 
 from bench.peers.contenders import Contender, Settings
 
@@ -73,7 +74,7 @@ def _environment(contender: Contender) -> dict[str, str]:
 
 
 class Hand:
-    """One worker process, in a session of its own so that its children die with it."""
+    """One worker process."""
 
     def __init__(self, contender: Contender, url: str, settings: Settings) -> None:
         self.report = Report()
@@ -85,7 +86,6 @@ class Hand:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            start_new_session=True,
             env=_environment(contender),
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -123,8 +123,12 @@ class Hand:
         return said
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """Kill it with all that it started, also what has a session of its own."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker = psutil.Process(self.process.pid)
+            for one in (worker, *worker.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
         self.process.wait()
         self._reader.join()
         for stream in (self.process.stdin, self.process.stdout, self._errors):

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from bench import results as r
 from bench.peers.contenders import EVERYBODY, FLOORS, Contender
 from bench.results import Growth, Results, spread
-from bench.targets import LEASE, Verdict, judged
+from bench.rounds import LEASE
+from bench.targets import Verdict, judged
 
 MISSING = "–"
 
@@ -56,7 +57,7 @@ def _present(results: Results) -> list[Contender]:
     return [
         one
         for one in EVERYBODY
-        if one.name in results.troubles or results.rounds(r.NEAR, r.DRAIN, one.name)
+        if results.troubles.get(one.name) or results.rounds(r.NEAR, r.DRAIN, one.name)
     ]
 
 
@@ -132,13 +133,8 @@ def recovery_table(results: Results) -> str:
             rows.append([one.name, f"{statistics.median(rounds):.1f} s"])
         elif one.is_peer and not one.recovers:
             rows.append([one.name, "never: the job is lost"])
-        else:
-            said = [
-                what.partition(": ")[2]
-                for what in results.troubles.get(one.name, [])
-                if what.startswith(f"{r.RECOVERY}: ")
-            ]
-            rows += [[one.name, said[0]]] if said else []
+        elif said := results.troubles.get(one.name, {}).get(r.RECOVERY):
+            rows.append([one.name, said])
     return table(["", "until the job begins anew"], rows)
 
 
@@ -157,7 +153,11 @@ def growth_table(growth: Sequence[Growth]) -> str:
 
 
 def troubles_list(results: Results) -> str:
-    lines = [f"- {name}: {what}" for name, said in results.troubles.items() for what in said]
+    lines = [
+        f"- {name}: {doing}: {said}"
+        for name, troubles in results.troubles.items()
+        for doing, said in troubles.items()
+    ]
     return "\n".join(lines) or "Everybody did everything."
 
 

@@ -50,8 +50,8 @@ class Results:
     values: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
     settings: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """What each contender was fastest with, by condition."""
-    troubles: dict[str, list[str]] = field(default_factory=dict)
-    """What a contender could not do, and what it said."""
+    troubles: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What each contender could not do, and what it said."""
     growth: list[Growth] = field(default_factory=list)
 
     def add(self, condition: str, measure: str, name: str, value: float) -> None:
@@ -69,10 +69,12 @@ class Results:
         rounds = self.rounds(condition, measure, name)
         return statistics.median(rounds) if rounds else None
 
-    def trouble(self, name: str, what: str) -> None:
-        said = self.troubles.setdefault(name, [])
-        if what not in said:
-            said.append(what)
+    def trouble(self, name: str, doing: str, said: str) -> None:
+        self.troubles.setdefault(name, {})[doing] = said
+
+    def cured(self, name: str, doing: str) -> None:
+        """Forget that a contender could not do this in an earlier run."""
+        self.troubles.get(name, {}).pop(doing, None)
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,8 @@ from bench.measure import BenchServer
 from bench.peers.contenders import Contender, Settings
 
 PATIENCE = 120.0
+LEASE = 5
+"""Seconds after which a worker counts as dead, for the round of recovery."""
 TRICKLE = 0.5
 BULK = (100, 1000)
 """How many a call may add: the better counts."""
@@ -102,7 +104,7 @@ class Rounds:
         with crew(contender, self.url, {**settings, "watch": "look"}, 1) as hands:
             hands[0].go()
             time.sleep(1.5)  # Until it is idle.
-            run(contender, "pace", self.url, jobs + warm, settings)
+            run(contender, "pace", self.url, jobs + warm, {**settings, "pause": contender.pause})
             reports = until(hands, jobs + warm, 60)
         return 1000 * statistics.median(reports[0].waited[warm:])
 
@@ -112,7 +114,7 @@ class Rounds:
         The other is idle but for a job now and then.
         """
         self.server.client.flushall()
-        told = {**settings, "watch": "hold", "lease": contender.lease}
+        told = {**settings, "watch": "hold", "lease": LEASE}
         with crew(contender, self.url, told, 2) as hands:
             for hand in hands:
                 hand.go()

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from bench import results as r
 from bench.peers.contenders import PEERS, Contender
 from bench.results import Results
-
-LEASE = 5
-"""Seconds that every worker is told for the row of recovery."""
+from bench.rounds import LEASE
 
 
 @dataclass(frozen=True)

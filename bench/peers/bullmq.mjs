@@ -62,7 +62,9 @@ async function work() {
   };
   tell({ ready: true });
   await new Promise((resolve) => createInterface({ input: process.stdin }).once("line", resolve));
+  const parent = process.ppid;
   setInterval(() => {
+    if (process.ppid !== parent) process.exit(1);
     if (done === told) return;
     tell({ done, first, last, waited });
     [told, waited] = [done, []];

@@ -35,9 +35,9 @@ class Contender:
     """Has a call that adds many."""
     asynchronous: bool = False
     node: bool = False
+    pause: float = 0.02
+    """Seconds between jobs that find its worker idle."""
     recovers: bool = True
-    lease: int = 5
-    """How it is told that its jobs are to be taken over after these seconds, for `recovery`."""
 
     @property
     def is_peer(self) -> bool:
@@ -195,6 +195,7 @@ PEERS = (
         _each(concurrency=[1], forks=[True]),
         "rq",
         bulk=True,
+        pause=0.2,
     ),
 )
 

@@ -122,15 +122,16 @@ class Tally:
             time.sleep(600)
 
     def report(self) -> None:
-        """Tell what was done, as long as the process lives."""
-        told = 0
-        while True:
+        """Tell what was done, as long as there is somebody to tell."""
+        told, parent = 0, os.getppid()
+        while os.getppid() == parent:
             time.sleep(0.05)
             done = len(self.begun)
             if done != told:
                 waited = self.waited[told:done]
                 tell(done=done, first=self.begun[0], last=self.begun[done - 1], waited=waited)
                 told = done
+        os._exit(1)
 
     def listen(self, pipe: int) -> None:
         """Hear from handlers in other processes."""

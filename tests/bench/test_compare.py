@@ -76,7 +76,7 @@ def test_a_quick_look_tries_the_ends_of_a_sweep() -> None:
 
 def test_results_survive_their_file(tmp_path: Path) -> None:
     results = measured(us=[1.5, 2.5])
-    results.trouble("them", "does not install")
+    results.trouble("them", "drain", "does not install")
     results.growth = [Growth("leases", [1, 10], [[1.0], [2.0]], 2)]
     results.save(tmp_path / "results.json")
     assert Results.load(tmp_path / "results.json") == results
@@ -179,11 +179,20 @@ def test_a_number_has_its_spread_when_there_are_several_rounds() -> None:
 
 def test_a_peer_that_did_not_run_is_in_the_table_and_its_reason_below() -> None:
     results = measured(**{THREADS: [50_000.0]})
-    results.trouble("SAQ", "saq does not install: no matching distribution")
+    results.trouble("SAQ", "life", "saq does not install: no matching distribution")
     lines = main_table(results).splitlines()
     assert any(line.startswith("| SAQ") and line.count(MISSING) >= 8 for line in lines)
-    assert "- SAQ: saq does not install: no matching distribution" in page(results)
+    assert "- SAQ: life: saq does not install: no matching distribution" in page(results)
     assert not any(line.startswith("| Huey") for line in lines)
+
+
+def test_a_trouble_that_is_over_is_forgotten() -> None:
+    results = Results()
+    results.trouble("SAQ", "life", "no")
+    results.cured("SAQ", "life")
+    results.cured("SAQ", "latency")
+    assert "Everybody did everything." in page(results)
+    assert "SAQ" not in main_table(results)
 
 
 def test_the_page_has_every_section_and_says_what_was_run() -> None:
@@ -192,7 +201,7 @@ def test_the_page_has_every_section_and_says_what_was_run() -> None:
     results.settings[r.NEAR] = {"Celery": {"pool": "solo", "concurrency": 1, "forks": False}}
     results.add(r.FAR, r.DRAIN, THREADS, 500)
     results.add(r.NEAR, r.RECOVERY, THREADS, 5.2)
-    results.trouble("Celery", "recovery: not taken over within 90 s")
+    results.trouble("Celery", r.RECOVERY, "not taken over within 90 s")
     text = page(results)
     assert "- command: `make bench-peers`" in text
     assert "drain /s, 2 ms away" in text
