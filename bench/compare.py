@@ -11,6 +11,7 @@ import argparse
 import logging
 import os
 import platform
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,10 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 
+import redis
+
 from bench import results as r
 from bench.crew import Trouble
 from bench.distance import distance
-from bench.measure import BenchServer, bench_server, steady_cores
+from bench.measure import BenchServer, bench_server, seconds, steady_cores
 from bench.page import main_table, page, targets_table, troubles_list
 from bench.peers.contenders import Contender, Settings, chosen
 from bench.peers.environments import ROOT, NotHere
@@ -84,6 +87,7 @@ class Compare:
     def far(self) -> None:
         """Add and drain with a round trip of two milliseconds."""
         with bench_server() as server, distance(server.url, TRIP) as url:
+            self.results.machine[r.FAR] = f"a PING takes {ping_ms(url):.1f} ms"
             self.sweep(r.FAR, Rounds(server, url, BRIEF * self.plan.scale))
             self.briefly(r.FAR, server, url)
 
@@ -193,6 +197,12 @@ def as_values(name: str, found: float | Life) -> dict[str, float]:
         r.TRIPS: found.trips_per_job,
         r.SERVER: found.server_us_per_job,
     }
+
+
+def ping_ms(url: str) -> float:
+    """Return the median of some round trips."""
+    with redis.Redis.from_url(url) as client:
+        return 1000 * statistics.median(seconds(client.ping) for _ in range(100))
 
 
 def machine(command: str) -> dict[str, str]:
