@@ -32,15 +32,20 @@ class Grower:
         """How many batches a round has."""
 
     def cost(self, add: Callable[[], object], batch: int = BATCH) -> list[float]:
-        """Microseconds of the server per job that is added, leased and completed."""
+        """Microseconds of the server per job that is added, leased and completed.
+
+        The first round warms up and does not count.
+        """
         times = []
-        for _ in range(self.rounds):
+        for _ in range(1 + self.rounds):
             before = self.server.script_usec()
             for _ in range(self.lives):
                 add()
-                self.queue.complete_many(self.queue.lease_many(batch, 600))
+                taken = self.queue.lease_many(batch, 600)
+                assert len(taken) == batch
+                self.queue.complete_many(taken)
             times.append((self.server.script_usec() - before) / (self.lives * batch))
-        return times
+        return times[1:]
 
     def add_plain(self) -> None:
         self.queue.add_many([PAYLOAD] * BATCH)
@@ -64,7 +69,7 @@ class Grower:
         Parts are taken by turns, so with many requests every part of a batch is of another.
         """
         self.server.client.flushall()
-        each = -(-self.rounds * self.lives * BATCH // requests)
+        each = -(-(1 + self.rounds) * self.lives * BATCH // requests)
         for number in range(requests):
             with self.queue.request(f"r{number}") as request:
                 request.add_many([PAYLOAD] * each)
