@@ -51,12 +51,12 @@ class Grower:
         self.queue.add_many([PAYLOAD] * BATCH)
 
     def waiting(self, jobs: int) -> list[float]:
-        self.server.client.flushall()
+        self.server.clear()
         self.queue.add_many(PAYLOAD for _ in range(jobs))
         return self.cost(self.add_plain)
 
     def leases(self, leases: int) -> list[float]:
-        self.server.client.flushall()
+        self.server.clear()
         self.queue.add_many(PAYLOAD for _ in range(leases))
         held = 0
         while held < leases:
@@ -68,7 +68,7 @@ class Grower:
 
         Parts are taken by turns, so with many requests every part of a batch is of another.
         """
-        self.server.client.flushall()
+        self.server.clear()
         each = -(-(1 + self.rounds) * self.lives * BATCH // requests)
         for number in range(requests):
             with self.queue.request(f"r{number}") as request:
@@ -76,7 +76,7 @@ class Grower:
         return self.cost(lambda: None)
 
     def payload(self, size: int) -> list[float]:
-        self.server.client.flushall()
+        self.server.clear()
         batch = max(1, min(BATCH, BYTES_AT_ONCE // size))
         data = bytes(size)
         return self.cost(lambda: self.queue.add_many([data] * batch), batch)

@@ -70,7 +70,7 @@ class Bench:
         return max(1000, int(count * self.scale))
 
     def clear(self) -> None:
-        self.server.client.flushall()
+        self.server.clear()
 
     # ------------------------------------------------------------------- add
 

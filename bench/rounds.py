@@ -48,7 +48,7 @@ class Rounds:
         return max(min(least, contender.jobs), int(contender.jobs * self.scale))
 
     def life(self, contender: Contender, settings: Settings) -> Life:
-        self.server.client.flushall()
+        self.server.clear()
         jobs, memory, before = self.jobs(contender), self.server.used_memory(), self.server.effort()
         added = run(contender, "add", self.url, jobs, settings)["jobs_per_second"]
         size = (self.server.used_memory() - memory) / jobs
@@ -64,13 +64,13 @@ class Rounds:
 
     def add(self, contender: Contender, settings: Settings) -> float:
         """Jobs per second, one call each; few, for servers that take long to answer."""
-        self.server.client.flushall()
+        self.server.clear()
         jobs = max(100, int(2_000 * self.scale))
         return float(run(contender, "add", self.url, jobs, settings)["jobs_per_second"])
 
     def drain(self, contender: Contender, settings: Settings, processes: int) -> float:
         """Jobs per second by so many processes, all waiting before."""
-        self.server.client.flushall()
+        self.server.clear()
         jobs = self.jobs(contender)
         if contender.bulk:
             jobs = max(200, jobs // 100 * 100)
@@ -92,14 +92,14 @@ class Rounds:
         jobs = max(3000, self.jobs(contender) // 1000 * 1000)
         rates = []
         for chunk in BULK:
-            self.server.client.flushall()
+            self.server.clear()
             with_chunk = {**settings, "chunk": chunk}
             rates.append(run(contender, "bulk", self.url, jobs, with_chunk)["jobs_per_second"])
         return float(max(rates))
 
     def latency(self, contender: Contender, settings: Settings) -> float:
         """Milliseconds from the call that adds a job to its handler, the worker being idle."""
-        self.server.client.flushall()
+        self.server.clear()
         jobs, warm = max(20, int(200 * self.scale)), 5
         with crew(contender, self.url, {**settings, "watch": "look"}, 1) as hands:
             hands[0].go()
@@ -113,7 +113,7 @@ class Rounds:
 
         The other is idle but for a job now and then.
         """
-        self.server.client.flushall()
+        self.server.clear()
         told = {**settings, "watch": "hold", "lease": LEASE}
         with crew(contender, self.url, told, 2) as hands:
             for hand in hands:
