@@ -328,7 +328,7 @@ class AsyncQueue:
 
         Events are hints: some may be missed while the connection is down.
         """
-        async with self.server.subscribe(self._packer.events, self._ask.idle(idle)) as messages:
+        async with self.server.subscribe([self._packer], self._ask.idle(idle)) as messages:
             yield (event async for message in messages for event in read_events(message))
 
     # -------------------------------------------------------------- requests

@@ -334,7 +334,7 @@ class Queue:
 
         Events are hints: some may be missed while the connection is down.
         """
-        with self.server.subscribe(self._packer.events, self._ask.idle(idle)) as messages:
+        with self.server.subscribe([self._packer], self._ask.idle(idle)) as messages:
             yield (event for message in messages for event in read_events(message))
 
     # -------------------------------------------------------------- requests

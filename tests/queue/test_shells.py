@@ -95,7 +95,7 @@ def test_what_is_awaited_is_what_does_io(sync: type, other: type) -> None:
         # An async context manager, or what is gone through with `async for`.
         opens = hasattr(method, "__wrapped__") or inspect.isasyncgenfunction(method)
         # A request is named, not opened; a schedule is declared, and no tick made.
-        does_io = name not in ("__init__", "request", "options", "every", "cron")
+        does_io = name not in ("__init__", "request", "options", "every", "cron", "forget")
         assert opens or inspect.iscoroutinefunction(method) == does_io, name
         assert not inspect.iscoroutinefunction(methods(sync)[name])
         assert inspect.isasyncgenfunction(method) == inspect.isgeneratorfunction(
