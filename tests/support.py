@@ -22,11 +22,12 @@ from holdfast.embedded import find_binary
 DEADLINE = 30.0
 SECURITY = Path(__file__).parents[1] / "SECURITY.md"
 
-Kind: TypeAlias = Literal["plain", "acl", "cluster"]
+Kind: TypeAlias = Literal["plain", "acl", "cluster", "nodes"]
 KINDS: dict[Kind, str] = {
     "plain": "a server by itself",
     "acl": "queues connect as the user that SECURITY.md recommends, who may reach `q*`",
     "cluster": "a cluster of one node, which has all slots",
+    "nodes": "the first of three nodes of a cluster, which queues find through the others",
 }
 """The kinds of server that a run can be given with --server-kind."""
 

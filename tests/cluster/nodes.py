@@ -1,9 +1,8 @@
-"""A cluster of the tests' own: real nodes on loopback ports, whose slots move and whose primaries die."""
+"""A cluster of the tests' own: real nodes, whose slots move and whose primaries die."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,8 +39,14 @@ class Node(TestServer):
         self.bus = int(self._options[self._options.index("--cluster-port") + 1])
 
     def ask(self, *command: Any) -> Any:
+        """Return a reply as it is, not as redis-py reads it."""
         with self.client() as client:
+            client.response_callbacks.clear()
             return command_on(client, *command)
+
+    def info(self, section: str) -> dict[str, Any]:
+        with self.client() as client:
+            return dict(client.info(section))
 
     @property
     def alive(self) -> bool:
@@ -55,6 +60,11 @@ class Node(TestServer):
         """Start, and wait until it answers; it remembers who it is."""
         self.launch()
         wait_until(self._answers, "the node")
+
+
+def url_of(nodes: Sequence[TestServer]) -> str:
+    """Return the URL of a cluster that names these nodes."""
+    return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
 
 
 class Nodes:
@@ -81,14 +91,24 @@ class Nodes:
 
     @property
     def url(self) -> str:
-        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return url_of(self.nodes)
 
     def _sees_all(self, node: Node) -> bool:
-        lines = node.ask("CLUSTER", "NODES")
-        if isinstance(lines, bytes):
-            lines = lines.decode()
-        known = lines if isinstance(lines, dict) else dict.fromkeys(lines.splitlines())
-        return len(known) == len(self.nodes) and "handshake" not in str(lines)
+        known = node.ask("CLUSTER", "NODES")
+        return len(known.splitlines()) == len(self.nodes) and b"handshake" not in known
+
+    def heal(self) -> None:
+        """Start who was killed, and wait until all is as it was, whoever is primary now."""
+        for node in self.nodes:
+            if not node.alive:
+                node.start()
+            node.thaw()
+        self.wait_until_whole()
+
+    def elsewhere(self, queue: str) -> Node:
+        """Return a primary that does not serve a queue."""
+        owner = self.primary_of(queue)
+        return next(node for node in self.primaries() if node is not owner)
 
     def wait_until_whole(self) -> None:
         """Wait until all nodes are there, agree, and every primary has its replica."""
@@ -102,9 +122,7 @@ class Nodes:
             return False
 
     def _is_well(self, node: Node) -> bool:
-        info = node.ask("CLUSTER", "INFO")
-        text = info.decode() if isinstance(info, bytes) else str(info)
-        if "ok" not in text.split("cluster_state", 1)[1][:8]:
+        if b"cluster_state:ok" not in node.ask("CLUSTER", "INFO"):
             return False
         role, *rest = node.ask("ROLE")
         if role == b"master":
@@ -192,10 +210,7 @@ class Nodes:
 
 def _owners(node: Node) -> list[tuple[int, ...]]:
     """Return who serves what as a node sees it: port, first and last slot, ports of replicas."""
-    with node.client() as client:
-        # Not redis-py's own reading, which is of its own kind in each version.
-        client.response_callbacks.clear()
-        told = command_on(client, "CLUSTER", "SLOTS")
+    told = node.ask("CLUSTER", "SLOTS")
     return sorted(
         (served_by[0][1], first, last, *(replica[1] for replica in served_by[1:]))
         for first, last, *served_by in told
@@ -204,9 +219,8 @@ def _owners(node: Node) -> list[tuple[int, ...]]:
 
 def existing_keys(node: Node, queue: str) -> list[str]:
     """Return which keys of a queue a node has."""
-    with node.client() as client:
-        keys = zip(NAMES, queue_keys(queue), strict=True)
-        return [name for name, key in keys if command_on(client, "EXISTS", key)]
+    there = node.ask("CLUSTER", "GETKEYSINSLOT", slot_of(queue), 100)
+    return [name for name, key in zip(NAMES, queue_keys(queue), strict=True) if key in there]
 
 
 @contextmanager
@@ -218,5 +232,12 @@ def closing(*nodes: Any) -> Iterator[None]:
         yield
 
 
-def seconds_since(begun: float) -> float:
-    return time.monotonic() - begun
+def refusals(node: Node, word: str) -> int:
+    """Return how often a node has answered with this word since its start."""
+    stats = node.info("errorstats")
+    return int(stats.get(f"errorstat_{word}", {"count": 0})["count"])
+
+
+def blocked(node: Node) -> int:
+    """Return how many listen on a node."""
+    return int(node.info("clients")["blocked_clients"])
