@@ -277,7 +277,7 @@ class Server:
                         pause = tries.after_refusal(before, reply, caller.node)
                     elif copied and not wire.are_enough(replicas, self.address.replicas):
                         tries = tries or self._tries(packer.slot, call, begun)
-                        pause = tries.after_few_copies(replicas, self.address.replicas)
+                        pause = tries.after_few_copies(replicas, self.address.replicas, caller.node)
                     else:
                         if wait and wire.word_of(before) == "NOPERM":
                             self._listens = False

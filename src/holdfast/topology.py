@@ -8,6 +8,7 @@ moment: then a server says so, or does not answer, and it is asked for again.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Generator
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -24,6 +25,10 @@ HOPS: Final = 3
 """Redirects that are followed at once; after so many the nodes do not agree, and need a moment."""
 
 Finding: TypeAlias = Generator[tuple[Address, bytes], Any, None]
+
+CONFIRM_SECONDS: Final = 1.0
+"""How long what a Sentinel said is relied on. A primary that was replaced while it lives goes on as
+if it were one until it is told, which takes Sentinels up to ten seconds; what it takes is lost."""
 
 _SLOTS: Final = wire.pack(b"CLUSTER", b"SLOTS")
 _ROLE: Final = wire.pack(b"ROLE")
@@ -168,14 +173,15 @@ def _no_cluster(node: Node) -> ServerRefused:
 
 
 class Sentinels(_Doubts):
-    """Who is primary, as Sentinels said and the server itself confirmed."""
+    """Who is primary, as a Sentinel said a moment ago and the server itself confirmed."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
         self._primary: Node | None = None
+        self._confirm_at = 0.0
 
     def where(self, slot: int) -> Node | None:  # noqa: ARG002  # One server has all slots.
-        return self._primary
+        return self._primary if time.monotonic() < self._confirm_at else None
 
     def forget(self, slot: int) -> None:  # noqa: ARG002
         self._primary = None
@@ -189,6 +195,8 @@ class Sentinels(_Doubts):
 
     def find(self) -> Finding:
         trouble: Exception | None = None
+        known = self._primary
+        self._confirm_at = time.monotonic() + CONFIRM_SECONDS  # Others need not ask meanwhile.
         question = wire.pack(
             b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._address.primary.encode()
         )
@@ -196,6 +204,8 @@ class Sentinels(_Doubts):
             try:
                 told = yield self._address.sentinel(sentinel), question
                 node = self._told(told, sentinel)
+                if node == known:
+                    return
                 role = yield self._address.at(node), _ROLE
             except (OSError, ServerRefused) as error:
                 trouble = error
@@ -206,7 +216,8 @@ class Sentinels(_Doubts):
                 return
             # It was primary, and the Sentinel does not know better yet.
             trouble = wire.refusal(role) if word else ConnectionError(f"{shown(node)}: no primary")
-        raise trouble or ConnectionError("there is no Sentinel to ask")
+        if known is None:
+            raise trouble or ConnectionError("there is no Sentinel to ask")
 
     def _told(self, reply: Any, sentinel: Node) -> Node:
         if isinstance(reply, hiredis.ReplyError):
@@ -235,6 +246,10 @@ class RoutedTries(wire.Tries):
     def after_loss(self, error: OSError, *, sent: bool, node: Node | None = None) -> float:
         self._leave(node)
         return super().after_loss(error, sent=sent)
+
+    def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:
+        self._leave(node)  # Its replica may be the primary by now.
+        return super().after_few_copies(replicas, wanted)
 
     def after_no_entry(self, error: ServerRefused, node: Node | None = None) -> float:
         self._leave(node)

@@ -259,7 +259,7 @@ class Tries:
         self.first, self.ahead = b"", 0
         return self._after_no(word_of(reply), refusal(reply, self._call.ids))
 
-    def after_few_copies(self, replicas: object, wanted: int) -> float:
+    def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:  # noqa: ARG002
         """Return seconds to pause after a change that too few replicas have.
 
         The call is made again: it is answered the same, and its answer is written once more,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.nodes import Nodes, closing
+from cluster.watched import Watched
 from engine_support import own_server
 from faults.shells import SHELLS, Shell, open_queue
 from holdfast import Queue
@@ -63,3 +64,18 @@ def test_server_url() -> Iterator[str]:
     """The URL of a cluster that is none."""
     with own_server(tcp=True) as server:
         yield f"redis+cluster://127.0.0.1:{server.port}"
+
+
+@pytest.fixture(scope="session")
+def one_pair() -> Iterator[Watched]:
+    with tempfile.TemporaryDirectory(prefix="hf") as directory:
+        watched = Watched(Path(directory))
+        with closing(watched):
+            yield watched
+
+
+@pytest.fixture
+def watched(one_pair: Watched) -> Watched:
+    """A primary and a replica, with a Sentinel."""
+    one_pair.heal()
+    return one_pair

@@ -73,8 +73,16 @@ class Nodes:
     def __init__(
         self, directory: Path, *options: str, primaries: int = 3, replicas: int = 1
     ) -> None:
-        count = primaries * (1 + replicas)
-        self.nodes = [Node(directory / str(number), *options) for number in range(count)]
+        self.nodes: list[Node] = []
+        try:
+            for number in range(primaries * (1 + replicas)):
+                self.nodes.append(Node(directory / str(number), *options))
+            self._join(primaries)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _join(self, primaries: int) -> None:
         firsts, others = self.nodes[:primaries], self.nodes[primaries:]
         for number, node in enumerate(firsts):
             first, last = (SLOTS * n // primaries for n in (number, number + 1))
@@ -132,10 +140,10 @@ class Nodes:
 
     # --------------------------------------------------------------- who serves what
 
-    def primary_of(self, queue: str | int) -> Node:
+    def primary_of(self, queue: str | int, asking: Node | None = None) -> Node:
         """Return who serves a queue, or a slot, as the others see it."""
         slot = queue if isinstance(queue, int) else slot_of(queue)
-        for node in self.nodes:
+        for node in [asking] if asking else self.nodes:
             if node.alive:
                 for port, first, last, *_ in _owners(node):
                     if first <= slot <= last:
@@ -167,14 +175,10 @@ class Nodes:
         replica.ask("CLUSTER", "FAILOVER")
         wait_until(lambda: self.primary_of(queue) is replica, "the replica to take over")
 
-    def wait_for_another(self, queue: str | int, than: Node) -> Node:
-        """Wait until somebody else serves a queue, as those who live see it."""
-
-        def changed() -> bool:
-            return self.primary_of(queue) is not than
-
-        wait_until(changed, "a replica to take over")
-        return self.primary_of(queue)
+    def wait_for_another(self, queue: str | int, than: Node, *, asking: Node | None = None) -> Node:
+        """Wait until somebody else serves a queue, as one of those who live sees it."""
+        wait_until(lambda: self.primary_of(queue, asking) is not than, "a replica to take over")
+        return self.primary_of(queue, asking)
 
     def move(self, queue: str, to: Node, *, between: Any = None) -> None:
         """Move the slot of a queue key by key, as it is done on every version of the servers."""
