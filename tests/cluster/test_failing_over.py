@@ -165,8 +165,9 @@ def test_a_call_is_made_again_until_a_replica_has_it(
 ) -> None:
     with open_queue(shell, name, f"{cluster.url}?replicas=1") as queue:
         queue.add(b"x")
-        primary = cluster.primary_of(name)
-        with cut_off(cluster, name), primary.client() as client:
+        primary, replica = cluster.primary_of(name), cluster.replica_of(name)
+        with primary.client() as client:
+            replica.freeze()  # Its connection is there, it only does not say what it has.
             begun = evals(primary)
             adding = threads.submit(lambda: queue.add(b"x", id="a"))
             wait_until(lambda: evals(primary) > begun, "the call")
@@ -176,6 +177,7 @@ def test_a_call_is_made_again_until_a_replica_has_it(
                 kill_connections(client)
                 wait_until(lambda: evals(primary) > begun, "the call again")  # noqa: B023
             assert not adding.done()
+            replica.thaw()
         assert adding.result(DEADLINE)
         assert queue.counts().ready == 2
 
