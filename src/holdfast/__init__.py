@@ -4,6 +4,7 @@ from holdfast.ahandler import AsyncQueueHandler
 from holdfast.aqueue import AsyncQueue
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
+from holdfast.asharded import AsyncShardedQueue
 from holdfast.errors import (
     CodecError,
     HoldfastError,
@@ -40,6 +41,7 @@ from holdfast.progress import GroupStatus, Part, RequestStatus
 from holdfast.queue import Queue
 from holdfast.request import Request
 from holdfast.server import Server
+from holdfast.sharded import ShardedQueue
 from holdfast.ticking import Schedule
 from holdfast.worker import (
     AsyncRunningJob,
@@ -58,6 +60,7 @@ __all__ = [
     "AsyncRequest",
     "AsyncRunningJob",
     "AsyncServer",
+    "AsyncShardedQueue",
     "Auto",
     "CodecError",
     "Counts",
@@ -94,6 +97,7 @@ __all__ = [
     "Server",
     "ServerRefused",
     "ServerUnavailable",
+    "ShardedQueue",
     "Tidied",
     "UnsupportedServer",
     "Update",

@@ -6,6 +6,7 @@ import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from holdfast.backoff import retry_ms
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Entry, Settle
-from holdfast.engine.calls import Granted
+from holdfast.engine.calls import Found, Granted
 from holdfast.engine.replies import Shown
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import InvalidArgument, JobNotFound, LeaseLost, WrongState
@@ -24,6 +25,7 @@ from holdfast.explaining import outcome_of
 from holdfast.flows import Flow
 from holdfast.ids import new_id
 from holdfast.job import (
+    Counts,
     Duration,
     Extended,
     Instant,
@@ -34,6 +36,7 @@ from holdfast.job import (
     NewJob,
     OnConflict,
     Outcome,
+    Problem,
     Receipt,
     State,
     Tidied,
@@ -41,7 +44,7 @@ from holdfast.job import (
     WorkerInfo,
 )
 from holdfast.keys import utf8_name
-from holdfast.requests import OnFailure, RequestAsker
+from holdfast.requests import OnFailure, RequestAsker, set_group_limit, walk
 from holdfast.rhythm import Rhythm
 from holdfast.ticking import Missed, Schedule, Ticked
 
@@ -52,6 +55,9 @@ Done: TypeAlias = Lease | tuple[Lease, Any]
 
 Requeue: TypeAlias = Literal["rank", "back"]
 
+Namer: TypeAlias = Callable[[str | None, str | None], str]
+"""Makes or checks the id of a job, of a group or none, where not every id will do."""
+
 
 class Asker:
     """Turns the methods of one queue into calls and flows."""
@@ -61,6 +67,7 @@ class Asker:
         next_token: Callable[[], str],
         defaults: Mapping[str, Any] | None = None,
         requeue: Requeue = "rank",
+        namer: Namer | None = None,
     ) -> None:
         if requeue not in ("rank", "back"):
             raise InvalidArgument(
@@ -71,6 +78,7 @@ class Asker:
                 f"defaults must be a dict of options, not {arguments.shown(defaults)}"
             )
         self._next_token = next_token
+        self._namer = namer
         self._defaults = dict(defaults or {})
         self.to_the_back = requeue == "back"
         arguments.options(self._defaults)
@@ -86,20 +94,20 @@ class Asker:
         on_conflict: OnConflict,
         options: Mapping[str, Any],
     ) -> Call[Receipt]:
-        call = _adding(on_conflict)([self._entry(data, id, delay, at, options)])
-        read = call.read
-        return Call(call.script, call.args, lambda reply: read(reply)[0], ids=call.ids)
+        return only(adding(on_conflict)([self.entry(data, id, delay, at, options)]))
 
     def add_many(
         self, jobs: Iterable[object], on_conflict: OnConflict, options: Mapping[str, Any]
     ) -> Flow[list[Receipt]]:
         arguments.several("jobs", jobs)
-        return flows.add_many(self.entries(jobs, options), _adding(on_conflict))
+        return flows.add_many(self.entries(jobs, options), adding(on_conflict))
 
     def entries(self, jobs: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]:
         shared = self._said(options)
         priority, packed = arguments.options(shared)
-        grouped = shared.get("group") is not None
+        group = shared.get("group")
+        make_id = new_id if self._namer is None else partial(self._namer, None, group)
+        grouped = group is not None
         for job in jobs:
             if isinstance(job, NewJob):
                 own = {
@@ -107,11 +115,11 @@ class Asker:
                     for name in JobOptions.__annotations__
                     if (value := getattr(job, name)) is not UNSET
                 }
-                yield self._entry(job.data, job.id, job.delay, job.at, {**options, **own})
+                yield self.entry(job.data, job.id, job.delay, job.at, {**options, **own})
             else:
-                yield Entry(new_id(), codec.encode(job), True, priority, b"", packed, grouped)
+                yield Entry(make_id(), codec.encode(job), True, priority, b"", packed, grouped)
 
-    def _entry(
+    def entry(
         self,
         data: object,
         id: str | None,
@@ -123,14 +131,15 @@ class Asker:
             utf8_name("id", id)
         if isinstance(data, NewJob):
             raise InvalidArgument("a NewJob is no payload: give it to add_many")
-        priority, packed, grouped = arguments.DEFAULT_PRIORITY, b"", False
+        priority, packed, group = arguments.DEFAULT_PRIORITY, b"", None
         if options or self._defaults:
             said = self._said(options)
             priority, packed = arguments.options(said)
-            grouped = said.get("group") is not None
+            group = said.get("group")
         due = b"" if delay is None and at is None else arguments.due(delay, at)
         payload = codec.encode(data)
-        return Entry(id or new_id(), payload, id is None, priority, due, packed, grouped)
+        name = self._namer(id, group) if self._namer else id or new_id()
+        return Entry(name, payload, id is None, priority, due, packed, group is not None)
 
     def _said(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a job says, and what it says by default: a limit goes with its group."""
@@ -179,13 +188,13 @@ class Asker:
     ) -> Call[bool]:
         kept = None if result is None else codec.encode_result(result)
         if arguments.flag("force", force):
-            settle = (_id_of(lease), "-", kept)
+            settle = (id_of(lease), "-", kept)
         else:
-            held = _lease(lease)
+            held = lease_of(lease)
             settle = (held.id, held.token, kept)
         entries = list(self.entries(arguments.several("add", add), {}))
         check_follow_ups(entries)
-        return _only(calls.complete([settle], force=force, add=entries))
+        return only(calls.complete([settle], force=force, add=entries))
 
     def complete_many(self, done: Iterable[Done]) -> Flow[list[bool]]:
         return flows.settle_many(_settles(done), calls.complete)
@@ -193,7 +202,7 @@ class Asker:
     def release(
         self, lease: Lease, after: Duration | None, lapsed: str | BaseException | None
     ) -> Call[bool]:
-        return _or_lost(lease, self._release(after, lapsed)(calls.settles_of([_lease(lease)])))
+        return _or_lost(lease, self._release(after, lapsed)(calls.settles_of([lease_of(lease)])))
 
     def release_many(
         self, leases: Iterable[Lease], after: Duration | None, lapsed: str | BaseException | None
@@ -216,19 +225,19 @@ class Asker:
         after: Duration | None,
         at: Instant | None,
     ) -> Call[bool]:
-        held = _lease(lease)
+        held = lease_of(lease)
         due = arguments.due(after, at, "after") or b"+%d" % retry_ms(held.facts)
         why = arguments.reason("error", error)
         return _or_lost(lease, calls.retry([(held.id, held.token, due, why)]))
 
     def fail(self, lease: Lease, error: str | BaseException) -> Call[bool]:
-        held = _lease(lease)
+        held = lease_of(lease)
         why = arguments.reason("error", error)
         return _or_lost(lease, calls.fail([(held.id, held.token, b"", why)]))
 
     def extend(self, lease: Lease, seconds: Duration) -> Call[Extended]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
-        return _or_lost(lease, calls.extend(calls.settles_of([_lease(lease)]), lease_ms))
+        return _or_lost(lease, calls.extend(calls.settles_of([lease_of(lease)]), lease_ms))
 
     def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> Flow[list[Extended]]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
@@ -264,18 +273,33 @@ class Asker:
             lambda: calls.tidy(to_the_back=back, force=force, failed_for_ms=failed), take_back
         )
 
+    def pause(self) -> Flow[None]:
+        return flows.one(calls.pause())
+
+    def resume(self) -> Flow[None]:
+        return flows.one(calls.resume())
+
+    def delete(self) -> Flow[None]:
+        return flows.one(calls.delete())
+
+    def audit(self) -> Flow[list[Problem]]:
+        return flows.audit()
+
+    def repair(self) -> Flow[list[Problem]]:
+        return flows.repair()
+
     # ------------------------------------------------------------------- jobs
 
     def cancel(self, id: str, running: bool) -> Call[bool]:
         utf8_name("id", id)
-        return _only(calls.cancel([id], running=arguments.flag("running", running)))
+        return only(calls.cancel([id], running=arguments.flag("running", running)))
 
     def cancel_matching(self, data: object, running: bool) -> Flow[int]:
         return flows.cancel_matching(codec.encode(data), running=arguments.flag("running", running))
 
     def revive(self, id: str) -> Call[bool]:
         utf8_name("id", id)
-        return _only(calls.revive([id]))
+        return only(calls.revive([id]))
 
     def set_result(self, id: str, result: object) -> Call[None]:
         utf8_name("id", id)
@@ -307,7 +331,10 @@ class Asker:
 
         return Call(call.script, call.args, read_outcome)
 
-    def peek(self, count: int, state: State, first: int) -> Call[list[Job]]:
+    def counts(self) -> Flow[Counts]:
+        return flows.one(calls.counts())
+
+    def peek(self, count: int, state: State, first: int) -> Flow[list[Job]]:
         arguments.whole("count", count, 1, MAX_JOBS)
         arguments.whole("first", first, 0, arguments.NEVER_MS)
         if state not in ("ready", "delayed", "leased", "parked", "failed", "ended"):
@@ -315,7 +342,7 @@ class Asker:
                 "state must be 'ready', 'delayed', 'leased', 'parked', 'failed' or 'ended', "
                 f"not {arguments.shown(state)}"
             )
-        return calls.peek(state, first, count)
+        return flows.one(calls.peek(state, first, count))
 
     # --------------------------------------------------------------- requests
 
@@ -337,6 +364,12 @@ class Asker:
                 raise InvalidArgument("the follow-up of a request is named after it: give no id")
         name = new_id() if id is None else id
         return RequestAsker(name, priority, limit, on_failure, keep_for, open_for, entry, append)
+
+    def walk(self) -> Flow[list[Found]]:
+        return walk()
+
+    def set_group_limit(self, group: str, limit: int | None) -> Call[None]:
+        return set_group_limit(group, limit)
 
     # -------------------------------------------------------------- schedules
 
@@ -362,7 +395,7 @@ class Asker:
 
     # ---------------------------------------------------------------- workers
 
-    def register(self, holder: str, alive_for: Duration, about: Mapping[str, Any]) -> Call[None]:
+    def register(self, holder: str, alive_for: Duration, about: Mapping[str, Any]) -> Flow[None]:
         alive_ms = arguments.duration_ms("alive_for", alive_for, least=1)
         entry = {"host": platform.node(), "pid": os.getpid(), **about}
         try:
@@ -373,7 +406,10 @@ class Asker:
             raise InvalidArgument(
                 f"what is told about a worker has {len(packed)} bytes, more than {MAX_ERROR_BYTES}"
             )
-        return calls.register(holder, alive_ms, packed)
+        return flows.one(calls.register(holder, alive_ms, packed))
+
+    def workers(self) -> Flow[list[WorkerInfo]]:
+        return flows.one(calls.workers())
 
     def fail_worker(self, worker: WorkerInfo | Lease | str) -> Flow[int]:
         holder = worker if isinstance(worker, str) else getattr(worker, "holder", None)
@@ -401,7 +437,8 @@ def check_follow_ups(entries: Sequence[Entry]) -> None:
 _DUE: Final[Mapping[bool | str, bytes]] = {True: b"=", False: b"-", "later": b">", "earlier": b"<"}
 
 
-def _adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Receipt]]]:
+def adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Receipt]]]:
+    """Return the call that adds jobs, and does this about an id that is taken."""
     if on_conflict == "update":
         on_conflict = Update()
     if isinstance(on_conflict, Update):
@@ -431,13 +468,15 @@ def _seconds(name: str, value: Duration) -> float:
     return arguments.duration_ms(name, value, forever=True) / 1000
 
 
-def _lease(lease: object) -> Lease:
+def lease_of(lease: object) -> Lease:
+    """Refuse what is no lease."""
     if not isinstance(lease, Lease):
         raise InvalidArgument(f"a Lease is needed here, not {type(lease).__name__}")
     return lease
 
 
-def _id_of(lease: Lease | str) -> str:
+def id_of(lease: Lease | str) -> str:
+    """Return the id of a job that is named, or leased."""
     if isinstance(lease, Lease):
         return lease.id
     utf8_name("id", lease)
@@ -448,9 +487,9 @@ def _settles(done: Iterable[Done]) -> list[Settle]:
     settles: list[Settle] = []
     for item in arguments.several("leases", done):
         if isinstance(item, tuple) and len(item) == 2:
-            lease, result = _lease(item[0]), codec.encode_result(item[1])
+            lease, result = lease_of(item[0]), codec.encode_result(item[1])
         else:
-            lease, result = _lease(item), None
+            lease, result = lease_of(item), None
         settles.append((lease.id, lease.token, result))
     return settles
 
@@ -466,10 +505,10 @@ def _not_found(id: str) -> JobNotFound:
     )
 
 
-def _only(call: Call[list[T]]) -> Call[T]:
+def only(call: Call[list[T]]) -> Call[T]:
     """Return the answer to a call about one job."""
     read = call.read
-    return Call(call.script, call.args, lambda reply: read(reply)[0])
+    return Call(call.script, call.args, lambda reply: read(reply)[0], ids=call.ids)
 
 
 def _or_lost(lease: Lease, call: Call[list[T]]) -> Call[T]:
