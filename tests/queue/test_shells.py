@@ -18,6 +18,7 @@ from holdfast import (
     AsyncQueueHandler,
     AsyncRequest,
     AsyncServer,
+    AsyncShardedQueue,
     Counts,
     HoldfastError,
     Job,
@@ -29,6 +30,7 @@ from holdfast import (
     Request,
     Schedule,
     Server,
+    ShardedQueue,
     Update,
     WorkerInfo,
 )
@@ -38,6 +40,7 @@ PAIRS = [
     (Queue, AsyncQueue),
     (Request, AsyncRequest),
     (QueueHandler, AsyncQueueHandler),
+    (ShardedQueue, AsyncShardedQueue),
     (Server, AsyncServer),
 ]
 Step = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
