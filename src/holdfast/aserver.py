@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -197,7 +197,7 @@ class AsyncServer:
         self._copies = wire.pack_copies(self.address.replicas, self._reply_seconds)
         self._unchecked = True
         self._listens = True  # False where this user may not: then it asks from time to time.
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._undoing: set[asyncio.Task[object]] = set()
 
     def __repr__(self) -> str:
         return f"AsyncServer({str(self.address)!r})"
@@ -216,15 +216,19 @@ class AsyncServer:
             if call.undo is None:
                 self.incarnation.give_caller(caller)
             else:
-                task = asyncio.create_task(self._undo(caller, packer, call, now))
-                self._undoing.add(task)
-                task.add_done_callback(self._undoing.discard)
+                self._later(self._undo(caller, packer, call, now))
             raise
         except BaseException:
             self.incarnation.give_caller(caller)
             raise
         self.incarnation.give_caller(caller)
         return answer
+
+    def _later(self, undoing: Coroutine[Any, Any, object]) -> None:
+        """Give back, when there is time, what nobody is there any more to take."""
+        task = asyncio.create_task(undoing)
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
 
     async def _converse(
         self, caller: AsyncCaller, packer: wire.Packer, call: Call[T], now: bytes, wait: float

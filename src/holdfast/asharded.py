@@ -104,7 +104,8 @@ class AsyncShardedQueue(AsyncQueue):
             AsyncShard(sharding, number, server, **said) for number in range(shards)
         )
         self._packers = [shard._packer for shard in self.shards]
-        self._ask = ShardedAsker(server.incarnation.next_token, sharding, defaults, requeue)
+        self._asks = ShardedAsker(server.incarnation.next_token, sharding, defaults, requeue)
+        self._ask = self._asks
 
     @property
     def handlers(self) -> dict[str, Any]:
@@ -158,7 +159,7 @@ class AsyncShardedQueue(AsyncQueue):
         `.completed` of what it returns says which of them counted.
         """
         deadline = time.monotonic() + self._ask.wait(wait)
-        leases = await self._drive(self._ask.lease_many(count, seconds, None, complete, failed))
+        leases = await self._lease_now(count, seconds, failed, complete)
         completed = leases.completed
         while not leases and (left := deadline - time.monotonic()) > 0:
             # What is due by itself is told by nobody, so we ask from time to time too.
@@ -179,5 +180,14 @@ class AsyncShardedQueue(AsyncQueue):
         leases.completed = completed
         return leases
 
-    async def _lease_now(self, count: int, seconds: Duration, failed: bool) -> Leases:
-        return await self._drive(self._ask.lease_many(count, seconds, None, (), failed))
+    async def _lease_now(
+        self, count: int, seconds: Duration, failed: bool, complete: Iterable[Done] = ()
+    ) -> Leases:
+        granted = Leases([], [])
+        ask = self._asks.lease_many(count, seconds, None, complete, failed, granted)
+        try:
+            return await self._drive(ask)
+        except asyncio.CancelledError:
+            if granted:  # Nobody will ever know of these.
+                self.server._later(self.release_many(granted))
+            raise

@@ -155,7 +155,7 @@ class ShardedQueue(Queue):
         `.completed` of what it returns says which of them counted.
         """
         deadline = time.monotonic() + self._ask.wait(wait)
-        leases = self._drive(self._ask.lease_many(count, seconds, None, complete, failed))
+        leases = self._lease_now(count, seconds, failed, complete)
         completed = leases.completed
         while not leases and (left := deadline - time.monotonic()) > 0:
             # What is due by itself is told by nobody, so we ask from time to time too.
@@ -176,5 +176,7 @@ class ShardedQueue(Queue):
         leases.completed = completed
         return leases
 
-    def _lease_now(self, count: int, seconds: Duration, failed: bool) -> Leases:
-        return self._drive(self._ask.lease_many(count, seconds, None, (), failed))
+    def _lease_now(
+        self, count: int, seconds: Duration, failed: bool, complete: Iterable[Done] = ()
+    ) -> Leases:
+        return self._drive(self._ask.lease_many(count, seconds, None, complete, failed))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count, islice
 from operator import attrgetter
@@ -251,7 +252,12 @@ class ShardedAsker(Asker):
         wait: Duration | None,  # noqa: ARG002  # The shells wait, for any shard at once.
         complete: Iterable[Done],
         failed: bool,
+        granted: Leases | None = None,
     ) -> Flow[Leases]:
+        """Lease from shard after shard. What is granted is put into `granted` as it comes.
+
+        A shard that cannot be asked stops nobody who gets something from another.
+        """
         arguments.whole("count", count, 1, MAX_JOBS)
         done = list(arguments.several("leases", complete))
         riding: dict[int, list[tuple[int, Done]]] = {}
@@ -259,26 +265,36 @@ class ShardedAsker(Asker):
             lease = lease_of(item[0] if isinstance(item, tuple) else item)
             number = self._sharding.number_of(lease.id)
             riding.setdefault(number, []).append((place, item))
-        completed = dict.fromkeys(range(len(done)), False)
-        leases = Leases([], [])
+        completed: dict[int, bool] = {}
+        leases = Leases([], []) if granted is None else granted
+        trouble: HoldfastError | None = None
         first = next(self._turns)  # Another shard has the first choice every time.
         for turn in range(self._sharding.count):
             number = (first + turn) % self._sharding.count
             own = riding.get(number, [])
             settles = [item for _, item in own]
             shard, left = self._shards[number], count - len(leases)
-            if left:
-                granted = yield from shard_flow(
-                    number, shard.lease_many(left, seconds, None, settles, failed)
-                )
-                leases += granted
-                answers = granted.completed
-            elif own:
-                answers = yield from shard_flow(number, shard.complete_many(settles))
-            else:
-                continue
-            completed.update(zip([place for place, _ in own], answers, strict=True))
-        leases.completed = list(completed.values())
+            answers: Sequence[int] = ()
+            try:
+                if left:
+                    more = yield from shard_flow(
+                        number, shard.lease_many(left, seconds, None, settles, failed)
+                    )
+                    leases += more
+                    answers = more.completed
+                elif own:
+                    answers = yield from shard_flow(number, shard.complete_many(settles))
+            except HoldfastError as error:
+                answers, trouble = error.answers, error
+            completed.update(
+                (place, bool(answer)) for (place, _), answer in zip(own, answers, strict=False)
+            )
+        leases.completed = [completed[place] for place in sorted(completed)]
+        if trouble and (not leases or len(completed) < len(done)):
+            with suppress(HoldfastError):  # Then they lapse.
+                yield from self.release_many(leases, None, None)
+            trouble.answers = leases.completed
+            raise trouble
         return leases
 
     # ---------------------------------------------------------------- settle

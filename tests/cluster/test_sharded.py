@@ -512,7 +512,19 @@ def test_who_waits_on_a_cluster_is_woken_by_any_node(
             assert lease.id == id
 
 
-def test_a_lost_node_stops_nobody_but_its_shards(cluster: Nodes, name: str) -> None:
+@pytest.fixture
+def partial_cluster(cluster: Nodes) -> Iterator[Nodes]:
+    """A cluster whose nodes go on when others are lost, as is recommended to users."""
+    for node in cluster.nodes:
+        node.ask("CONFIG", "SET", "cluster-require-full-coverage", "no")
+    yield cluster
+    cluster.heal()
+    for node in cluster.nodes:
+        node.ask("CONFIG", "SET", "cluster-require-full-coverage", "yes")
+
+
+def test_a_lost_node_stops_nobody_but_its_shards(partial_cluster: Nodes, name: str) -> None:
+    cluster = partial_cluster
     with ShardedQueue(name, Server(cluster.url, patience=0.2), shards=16) as queue:
         queue.add_many([b"x"] * 100)
         lost = cluster.primary_of(queue.shards[0].name)
@@ -520,10 +532,51 @@ def test_a_lost_node_stops_nobody_but_its_shards(cluster: Nodes, name: str) -> N
         lost.kill()
         alive = [shard for shard in queue.shards if cluster.primary_of(shard.name) is not lost]
         assert alive
-        for shard in alive:
-            shard.counts()
+        ready = sum(shard.counts().ready for shard in alive)
+        assert 0 < ready < 100
         with pytest.raises(ServerUnavailable):
             queue.counts()
+        leases = queue.lease_many(100, 30)
+        assert len(leases) == ready
+
+
+def test_what_was_leased_goes_back_when_something_else_could_not_be_completed(
+    partial_cluster: Nodes, name: str
+) -> None:
+    cluster = partial_cluster
+    with ShardedQueue(name, Server(cluster.url, patience=0.2), shards=16) as queue:
+        lost = cluster.primary_of(queue.shards[0].name)
+        mine = next(s for s in queue.shards if cluster.primary_of(s.name) is not lost)
+        queue.shards[0].add(b"x")
+        (held,) = queue.lease_many(1, 30)
+        mine.add(b"x")
+        cluster.replica_of(queue.shards[0].name).kill()
+        lost.kill()
+        with pytest.raises(ServerUnavailable) as caught:
+            queue.lease_many(5, 30, complete=[held])
+        assert caught.value.answers == []
+        assert mine.counts().ready == 1
+
+
+def test_what_was_leased_goes_back_when_nobody_waits_for_the_rest(
+    cluster: Nodes, name: str
+) -> None:
+    async def act() -> None:
+        async with AsyncShardedQueue(name, cluster.url, shards=16) as queue:
+            await queue.add_many([b"x"] * 100)
+            slow = cluster.primary_of(queue.shards[8].name)
+            slow.freeze()
+            task = asyncio.create_task(queue.lease_many(100, 30))
+            await asyncio.sleep(0.3)
+            assert not task.done()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            slow.thaw()
+
+    asyncio.run(act())
+    with ShardedQueue(name, cluster.url, shards=16) as queue:
+        wait_until(lambda: queue.counts().ready == 100, "all to be back")
 
 
 def test_both_shells_are_one_thing(test_server: TestServer, name: str) -> None:
