@@ -20,6 +20,7 @@ from holdfast.incarnation import Incarnation
 from holdfast.job import Duration
 from holdfast.server import (
     CONNECT_SECONDS,
+    OTHERS_SECONDS,
     PATIENCE_SECONDS,
     REPLY_SECONDS,
     embedded_path,
@@ -191,9 +192,11 @@ class AsyncServer:
         self.address = url if isinstance(url, Address) else parse(url)
         self.incarnation: Incarnation[AsyncCaller] = Incarnation(AsyncCaller)
         self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
-        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
         self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
         self._topology = topology_of(self.address)
+        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
+        if self._topology is not None and self._reply_seconds is None:
+            self._reply_seconds = OTHERS_SECONDS  # Somebody else may answer.
         self._copies = wire.pack_copies(self.address.replicas, self._reply_seconds)
         self._unchecked = True
         self._listens = True  # False where this user may not: then it asks from time to time.

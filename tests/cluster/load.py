@@ -22,7 +22,7 @@ from holdfast import (
 )
 from support import wait_until
 
-PAUSE = 0.002
+PAUSE = 0.005
 """Between two adds of a producer."""
 ON_WITHIN = 5.0
 """Seconds within which workers go on when the servers do."""
@@ -158,12 +158,30 @@ Cut = Callable[[str], float | None]
 """Does something to who serves a queue; returns when it was cut off, if it was."""
 
 
-def go_through(load: Load, faults: Sequence[tuple[str, Cut]]) -> tuple[list[float], list[float]]:
-    """Let faults happen one by one; return the cuts, and how long it took to go on after each."""
-    cuts, waits = [], []
+@dataclass
+class Gone:
+    """What load went through."""
+
+    cuts: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    """How long it took to go on, each time."""
+
+
+def go_through(
+    load: Load,
+    faults: Sequence[tuple[str, Cut]],
+    heal: Callable[[], None] = lambda: None,
+    *,
+    healed: bool = False,
+) -> Gone:
+    """Let faults happen one by one. It must go on before all is healed, unless said otherwise."""
+    gone = Gone()
     for name, fault in faults:
         cut = fault(name)
         if cut:
-            cuts.append(cut)
-        waits.append(load.wait_until_it_goes_on(name))
-    return cuts, waits
+            gone.cuts.append(cut)
+        if healed:
+            heal()
+        gone.waits.append(load.wait_until_it_goes_on(name))
+        heal()
+    return gone

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ def _options(*more: str) -> tuple[str, ...]:
         *("--cluster-port", str(free_port()), "--cluster-announce-ip", "127.0.0.1"),
         *("--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--cluster-replica-validity-factor", "0"),
         *("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"),
-        *("--cluster-allow-replica-migration", "no", *more),
+        *("--cluster-allow-replica-migration", "no", "--appendonly", "yes", *more),
     )
 
 
@@ -32,6 +34,7 @@ class Node(TestServer):
     __test__ = False
 
     def __init__(self, directory: Path, *options: str) -> None:
+        self.frozen = False
         directory.mkdir()
         super().__init__(directory, *_options(*options), tcp=True)
         with self.client() as client:
@@ -50,7 +53,16 @@ class Node(TestServer):
 
     @property
     def alive(self) -> bool:
-        return self.process.poll() is None
+        """Whether it can be asked."""
+        return self.process.poll() is None and not self.frozen
+
+    def freeze(self) -> None:
+        self.frozen = True
+        super().freeze()
+
+    def thaw(self) -> None:
+        self.frozen = False
+        super().thaw()
 
     def role(self) -> str:
         role: str = self.ask("ROLE")[0].decode()
@@ -108,9 +120,9 @@ class Nodes:
     def heal(self) -> None:
         """Start who was killed, and wait until all is as it was, whoever is primary now."""
         for node in self.nodes:
+            node.thaw()
             if not node.alive:
                 node.start()
-            node.thaw()
         self.wait_until_whole()
 
     def elsewhere(self, queue: str) -> Node:
@@ -140,10 +152,10 @@ class Nodes:
 
     # --------------------------------------------------------------- who serves what
 
-    def primary_of(self, queue: str | int, asking: Node | None = None) -> Node:
+    def primary_of(self, queue: str | int) -> Node:
         """Return who serves a queue, or a slot, as the others see it."""
         slot = queue if isinstance(queue, int) else slot_of(queue)
-        for node in [asking] if asking else self.nodes:
+        for node in self.nodes:
             if node.alive:
                 for port, first, last, *_ in _owners(node):
                     if first <= slot <= last:
@@ -175,10 +187,10 @@ class Nodes:
         replica.ask("CLUSTER", "FAILOVER")
         wait_until(lambda: self.primary_of(queue) is replica, "the replica to take over")
 
-    def wait_for_another(self, queue: str | int, than: Node, *, asking: Node | None = None) -> Node:
+    def wait_for_another(self, queue: str | int, than: Node) -> Node:
         """Wait until somebody else serves a queue, as one of those who live sees it."""
-        wait_until(lambda: self.primary_of(queue, asking) is not than, "a replica to take over")
-        return self.primary_of(queue, asking)
+        wait_until(lambda: self.primary_of(queue) is not than, "a replica to take over")
+        return self.primary_of(queue)
 
     def move(self, queue: str, to: Node, *, between: Any = None) -> None:
         """Move the slot of a queue key by key, as it is done on every version of the servers."""
@@ -207,8 +219,7 @@ class Nodes:
 
     def stop(self) -> None:
         for node in self.nodes:
-            if node.alive:
-                node.thaw()
+            if node.process.poll() is None:
                 node.kill()
 
 
@@ -234,6 +245,16 @@ def closing(*nodes: Any) -> Iterator[None]:
         for one in nodes:
             stack.callback(one.stop)
         yield
+
+
+@contextmanager
+def as_it_was(node: Node) -> Iterator[str]:
+    """What a node that is gone had written down, on a server by itself."""
+    with tempfile.TemporaryDirectory(prefix="hf") as directory:
+        shutil.copytree(node.directory / "appendonlydir", Path(directory) / "appendonlydir")
+        server = TestServer(Path(directory), "--appendonly", "yes")
+        with closing(server):
+            yield server.url
 
 
 def refusals(node: Node, word: str) -> int:

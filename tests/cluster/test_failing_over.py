@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from cluster.nodes import Node, Nodes
+from cluster.nodes import Node, Nodes, as_it_was
 from engine_support import own_server, take
 from faults.shells import Shell, open_queue
 from holdfast import LeaseLost, Queue, RunningJob, ServerUnavailable, Worker
@@ -29,17 +27,6 @@ def cut_off(cluster: Nodes, queue: str) -> Iterator[Node]:
         yield replica
     finally:
         replica.thaw()
-
-
-@contextmanager
-def as_it_was(node: Node, queue: str, directory: Path) -> Iterator[Queue]:
-    """What a node had when it was last saved, on a server by itself."""
-    with own_server("--dbfilename", "dump.rdb") as server:
-        server.kill()
-        shutil.copy(node.directory / "dump.rdb", server.directory)
-        server.start()
-        with Queue(queue, server.url) as old:
-            yield old
 
 
 def test_calls_wait_for_the_replica_that_takes_over(cluster: Nodes, queue: Queue) -> None:
@@ -80,7 +67,7 @@ def test_a_primary_that_stands_still_is_left_for_the_one_who_takes_over(
             queue.add(b"x", id="before")
             wait_until(lambda: ran == ["before"], "the first run")
             primary.freeze()
-            cluster.wait_for_another(name, primary, asking=cluster.elsewhere(name))
+            cluster.wait_for_another(name, primary)
             with Queue(name, cluster.url) as other:
                 other.add(b"x", id="after")
             wait_until(lambda: ran == ["before", "after"], "the second run")
@@ -95,7 +82,7 @@ def test_a_primary_that_stands_still_is_left_for_the_one_who_takes_over(
 
 
 def test_what_the_replica_had_not_heard_is_lost_and_nothing_else(
-    cluster: Nodes, queue: Queue, tmp_path: Path
+    cluster: Nodes, queue: Queue
 ) -> None:
     queue.add_many([b"x"] * 3, result_for=60)
     held, done = queue.lease_many(2, 30)
@@ -106,7 +93,6 @@ def test_what_the_replica_had_not_heard_is_lost_and_nothing_else(
         assert queue.add(b"lost", id="lost")
         assert queue.complete(done, b"too late")
         unknown = take(queue)
-        primary.ask("SAVE")
         primary.kill()
     cluster.wait_for_another(name, primary)
     # What was added in the gap is not there; what was completed in it is leased as before.
@@ -125,7 +111,7 @@ def test_what_the_replica_had_not_heard_is_lost_and_nothing_else(
     assert queue.complete(again)
     assert queue.audit() == []
     # The other side of the cut is in order, too, as it was left.
-    with as_it_was(primary, name, tmp_path) as old:
+    with as_it_was(primary) as url, Queue(name, url) as old:
         assert old.audit() == []
         assert old.show("lost")
         outcome = old.result(done.id)

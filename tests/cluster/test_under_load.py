@@ -11,9 +11,10 @@ import time
 
 import pytest
 
-from cluster.load import ON_WITHIN, Cut, Load, go_through, unexplained
-from cluster.nodes import Nodes
+from cluster.load import ON_WITHIN, Cut, Gone, Load, go_through, unexplained
+from cluster.nodes import Nodes, as_it_was
 from cluster.watched import Watched
+from holdfast import Problem, Queue
 
 LONGER = int(os.environ.get("HOLDFAST_CLUSTER_FAULTS", "5"))
 """How many times as many faults the long forms have."""
@@ -34,20 +35,23 @@ def names_on_all_nodes(cluster: Nodes, name: str) -> list[str]:
     return names
 
 
-def report(load: Load, what: str, waits: list[float]) -> None:
-    """Say what came of it; shown with -s."""
+def check(load: Load, gone: Gone, what: str, *, nothing_is_lost: bool) -> None:
+    """Say what came of it, shown with -s, and check what holds whatever happened."""
+    missing, doubled = load.missing(), load.doubled()
     print(
-        f"\n{what}: {len(waits)}; added {len(load.told.added)}, lost {len(load.missing())}, "
-        f"done twice {len(load.doubled())}; went on after {max(waits):.2f} s at most"
+        f"\n{what}: {len(gone.waits)}; added {len(load.told.added)}, lost {len(missing)}, "
+        f"done twice {len(doubled)}; went on after {max(gone.waits):.2f} s at most"
     )
-
-
-def check(load: Load, waits: list[float]) -> None:
-    """What holds whatever happened."""
     assert load.told.refused == []
     assert load.failures == 0
     assert load.problems == []
-    assert max(waits) < ON_WITHIN
+    assert max(gone.waits) < ON_WITHIN
+    # Replication is asynchronous: what is lost was acknowledged right before a primary died.
+    assert unexplained(missing, gone.cuts) == {}
+    assert unexplained(doubled, gone.cuts) == {}
+    if nothing_is_lost:
+        assert missing == {}
+        assert doubled == {}
 
 
 # ---------------------------------------------------------------------------------- slots
@@ -65,12 +69,9 @@ def move_slots(cluster: Nodes, name: str, times: int) -> None:
 
     with Load(names, cluster.url) as load:
         ways: list[Cut] = [key_by_key, as_a_whole]
-        _, waits = go_through(load, [(dice.choice(names), ways[n % 2]) for n in range(times)])
-    report(load, "slots moved", waits)
-    check(load, waits)
+        gone = go_through(load, [(dice.choice(names), ways[n % 2]) for n in range(times)])
+    check(load, gone, "slots moved", nothing_is_lost=True)
     assert len(load.told.added) > times
-    assert load.missing() == {}
-    assert load.doubled() == {}
 
 
 def test_slots_that_move_under_load_lose_nothing(cluster: Nodes, name: str) -> None:
@@ -89,39 +90,34 @@ def test_slots_that_move_again_and_again_lose_nothing(cluster: Nodes, name: str)
 def fail_over(cluster: Nodes, name: str, times: int, replicas: int) -> None:
     names = names_on_all_nodes(cluster, name)
     dice = random.Random(name)
+    left_behind: list[Problem] = []
 
     def kill(name: str) -> float:
         primary = cluster.primary_of(name)
+        own = [one for one in names if cluster.primary_of(one) is primary]
         cut = time.monotonic()
         primary.kill()
+        with as_it_was(primary) as url:  # The other side of the cut.
+            for one in own:
+                with Queue(one, url) as queue:
+                    left_behind.extend(queue.audit())
         cluster.wait_for_another(name, primary)
-        cluster.heal()
         return cut
 
     def freeze(name: str) -> float:
-        primary, other = cluster.primary_of(name), cluster.elsewhere(name)
+        primary = cluster.primary_of(name)
         cut = time.monotonic()
         primary.freeze()
-        cluster.wait_for_another(name, primary, asking=other)
-        primary.thaw()
-        cluster.heal()
+        cluster.wait_for_another(name, primary)
         return cut
 
-    def hand_over(name: str) -> None:
-        cluster.hand_over(name)
-        cluster.heal()
-
     with Load(names, f"{cluster.url}?replicas={replicas}") as load:
-        ways: list[Cut] = [kill, hand_over, freeze]
+        ways: list[Cut] = [kill, cluster.hand_over, freeze]
         faults = [(dice.choice(names), ways[n % 3]) for n in range(times)]
-        cuts, waits = go_through(load, faults)
-    report(load, f"failovers with replicas={replicas}", waits)
-    check(load, waits)
-    assert unexplained(load.missing(), cuts) == {}
-    assert unexplained(load.doubled(), cuts) == {}
-    if replicas:
-        assert load.missing() == {}
-        assert load.doubled() == {}
+        gone = go_through(load, faults, cluster.heal, healed=bool(replicas))
+    what = f"failovers with replicas={replicas}"
+    check(load, gone, what, nothing_is_lost=bool(replicas))
+    assert left_behind == []
 
 
 def test_failovers_under_load_lose_no_more_than_the_lag(cluster: Nodes, name: str) -> None:
@@ -131,7 +127,7 @@ def test_failovers_under_load_lose_no_more_than_the_lag(cluster: Nodes, name: st
 def test_failovers_under_load_lose_nothing_where_a_replica_is_waited_for(
     cluster: Nodes, name: str
 ) -> None:
-    fail_over(cluster, name, 3, replicas=1)
+    fail_over(cluster, name, 2, replicas=1)
 
 
 @pytest.mark.slow
@@ -150,19 +146,14 @@ def kill_primaries(watched: Watched, name: str, times: int, replicas: int) -> No
         cut = time.monotonic()
         primary.kill()
         watched.wait_for_another(primary)
-        watched.heal()
         return cut
 
     names = [f"{name}-{number}" for number in range(3)]
     with Load(names, f"{watched.url}?replicas={replicas}") as load:
-        cuts, waits = go_through(load, [(names[0], kill)] * times)
-    report(load, f"failovers by Sentinel with replicas={replicas}", waits)
-    check(load, waits)
-    assert unexplained(load.missing(), cuts) == {}
-    assert unexplained(load.doubled(), cuts) == {}
-    if replicas:
-        assert load.missing() == {}
-        assert load.doubled() == {}
+        faults: list[tuple[str, Cut]] = [(names[0], kill)] * times
+        gone = go_through(load, faults, watched.heal, healed=bool(replicas))
+    what = f"failovers by Sentinel with replicas={replicas}"
+    check(load, gone, what, nothing_is_lost=bool(replicas))
 
 
 def test_a_primary_that_sentinels_replace_under_load_loses_no_more_than_the_lag(
