@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kinds check lint types lua layers bench bench-requests bench-workers model faults massacre chaos mutants lock clean
+.PHONY: help demo test kinds check lint types lua layers bench bench-requests bench-workers model faults massacre chaos cluster-faults mutants lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -27,9 +27,9 @@ test: $(READY)         ## every test on a real server
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory kinds)
 
-kinds: $(READY)        ## the engine tests as a limited user and on a cluster
+kinds: $(READY)        ## the engine tests as a limited user, and with those of the seeds on a cluster
 	$(KINDS) --server-kind=acl tests/engine $(ARGS)
-	$(KINDS) --server-kind=cluster tests/engine $(ARGS)
+	$(KINDS) --server-kind=nodes tests/engine tests/seeds $(ARGS)
 
 check: lint types lua layers   ## format, lint, types, Lua, layering
 
@@ -68,6 +68,10 @@ massacre: $(READY)     ## kill workers of a limited request for minutes: make ma
 chaos: $(READY)        ## kill, freeze and stop workers that run all kinds of jobs: make chaos MINUTES=10
 	HOLDFAST_CHAOS_MINUTES=$(or $(MINUTES),3) \
 	  $(BIN)/python -m pytest -m slow -s tests/faults/test_chaos.py $(ARGS)
+
+cluster-faults: $(READY)   ## move slots and kill primaries under load, more often: make cluster-faults TIMES=20
+	HOLDFAST_CLUSTER_FAULTS=$(or $(TIMES),5) \
+	  $(BIN)/python -m pytest -m slow -s tests/cluster $(ARGS)
 
 mutants: $(READY)      ## change the Lua in one place at a time: does a test notice?
 	@$(BIN)/python tools/mutants.py $(ARGS)

@@ -78,6 +78,7 @@ _ADVICE: Final = {
     "DENIED": "the server is in protected mode: give it a password, or connect from its machine",
     "CLUSTERDOWN": "the cluster is down: try again when all its slots are served",
     "TRYAGAIN": "this queue is moving to another node of its cluster: try again in a moment",
+    "ASK": "this queue is moving to another node of a cluster: begin the URL with redis+cluster://",
     "MOVED": "this queue is on another node of a cluster: begin the URL with redis+cluster://",
 }
 

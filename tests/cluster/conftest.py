@@ -40,6 +40,13 @@ def shell(request: pytest.FixtureRequest) -> Shell:
     return shell
 
 
+@pytest.fixture(params=["Queue", pytest.param("AsyncQueue", marks=pytest.mark.slow)])
+def slow_shell(request: pytest.FixtureRequest) -> Shell:
+    """The other shell only with the longer targets: what waits for a failover takes seconds."""
+    shell: Shell = request.param
+    return shell
+
+
 @pytest.fixture
 def name() -> str:
     return f"q{next(_numbers)}"

@@ -86,6 +86,7 @@ class Nodes:
         self, directory: Path, *options: str, primaries: int = 3, replicas: int = 1
     ) -> None:
         self.nodes: list[Node] = []
+        self._replicas = replicas
         try:
             for number in range(primaries * (1 + replicas)):
                 self.nodes.append(Node(directory / str(number), *options))
@@ -137,7 +138,8 @@ class Nodes:
     def _is_whole(self) -> bool:
         try:
             views = {str(_owners(node)) for node in self.nodes}
-            return len(views) == 1 and all(self._is_well(node) for node in self.nodes)
+            followed = all(len(owner) == 3 + self._replicas for owner in _owners(self.nodes[0]))
+            return len(views) == 1 and followed and all(map(self._is_well, self.nodes))
         except redis.RedisError:
             return False
 
@@ -146,8 +148,7 @@ class Nodes:
             return False
         role, *rest = node.ask("ROLE")
         if role == b"master":
-            replicas = len(self.nodes) // len({owner for owner, *_ in _owners(node)}) - 1
-            return len(rest[1]) >= replicas
+            return len(rest[1]) == self._replicas
         return bool(rest[2] == b"connected")
 
     # --------------------------------------------------------------- who serves what

@@ -41,11 +41,11 @@ def test_calls_wait_for_the_replica_that_takes_over(cluster: Nodes, queue: Queue
 
 
 def test_who_is_asked_first_may_be_the_one_who_died(
-    cluster: Nodes, shell: Shell, name: str
+    cluster: Nodes, slow_shell: Shell, name: str
 ) -> None:
     """The others were learned from it."""
     node = cluster.primary_of(name)
-    with open_queue(shell, name, f"redis+cluster://127.0.0.1:{node.port}") as queue:
+    with open_queue(slow_shell, name, f"redis+cluster://127.0.0.1:{node.port}") as queue:
         queue.add(b"x")
         node.kill()
         assert queue.add(b"y")
@@ -81,9 +81,16 @@ def test_a_primary_that_stands_still_is_left_for_the_one_who_takes_over(
 # -------------------------------------------------------------------------- what is lost
 
 
+@pytest.fixture
+def other_queue(cluster: Nodes, slow_shell: Shell, name: str) -> Iterator[Queue]:
+    with open_queue(slow_shell, name, cluster.url) as queue:
+        yield queue
+
+
 def test_what_the_replica_had_not_heard_is_lost_and_nothing_else(
-    cluster: Nodes, queue: Queue
+    cluster: Nodes, other_queue: Queue
 ) -> None:
+    queue = other_queue
     queue.add_many([b"x"] * 3, result_for=60)
     held, done = queue.lease_many(2, 30)
     queue.counts()
@@ -133,8 +140,10 @@ def command_offset(primary: Node) -> int:
 # ------------------------------------------------------------ replicas that are waited for
 
 
-def test_what_no_replica_has_is_not_acknowledged(cluster: Nodes, shell: Shell, name: str) -> None:
-    with open_queue(shell, name, f"{cluster.url}?replicas=1", patience=0.5) as queue:
+def test_what_no_replica_has_is_not_acknowledged(
+    cluster: Nodes, slow_shell: Shell, name: str
+) -> None:
+    with open_queue(slow_shell, name, f"{cluster.url}?replicas=1", patience=0.5) as queue:
         queue.add(b"x", id="before")
         with (
             cut_off(cluster, name),
@@ -147,9 +156,9 @@ def test_what_no_replica_has_is_not_acknowledged(cluster: Nodes, shell: Shell, n
 
 
 def test_a_call_is_made_again_until_a_replica_has_it(
-    cluster: Nodes, shell: Shell, name: str, threads: ThreadPoolExecutor
+    cluster: Nodes, slow_shell: Shell, name: str, threads: ThreadPoolExecutor
 ) -> None:
-    with open_queue(shell, name, f"{cluster.url}?replicas=1") as queue:
+    with open_queue(slow_shell, name, f"{cluster.url}?replicas=1") as queue:
         queue.add(b"x")
         primary, replica = cluster.primary_of(name), cluster.replica_of(name)
         with primary.client() as client:
@@ -172,8 +181,10 @@ def evals(node: Node) -> int:
     return int(node.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
-def test_what_a_replica_has_survives_the_primary(cluster: Nodes, shell: Shell, name: str) -> None:
-    with open_queue(shell, name, f"{cluster.url}?replicas=1") as queue:
+def test_what_a_replica_has_survives_the_primary(
+    cluster: Nodes, slow_shell: Shell, name: str
+) -> None:
+    with open_queue(slow_shell, name, f"{cluster.url}?replicas=1") as queue:
         queue.add_many([b"x"] * 100, result_for=60)
         done = [lease.id for lease in queue.lease_many(50, 30) if queue.complete(lease)]
         lease = take(queue)
@@ -186,13 +197,13 @@ def test_what_a_replica_has_survives_the_primary(cluster: Nodes, shell: Shell, n
 
 
 def test_a_user_who_may_not_wait_for_replicas_is_refused_before_anything_changes(
-    cluster: Nodes, shell: Shell, name: str
+    cluster: Nodes, slow_shell: Shell, name: str
 ) -> None:
     for node in cluster.nodes:
         node.ask("ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", "-wait")
     url = cluster.url.replace("//", "//limited:secret@") + "?replicas=1"
     with (
-        open_queue(shell, name, url) as queue,
+        open_queue(slow_shell, name, url) as queue,
         pytest.raises(Exception, match="may not wait for replicas"),
     ):
         queue.add(b"x")
@@ -202,17 +213,17 @@ def test_a_user_who_may_not_wait_for_replicas_is_refused_before_anything_changes
         node.ask("ACL", "DELUSER", "limited")
 
 
-def test_replicas_are_waited_for_on_a_server_by_itself(shell: Shell) -> None:
+def test_replicas_are_waited_for_on_a_server_by_itself(slow_shell: Shell) -> None:
     at_once = ("--repl-diskless-sync-delay", "0")
     with own_server(*at_once, tcp=True) as primary, own_server(tcp=True) as replica:
         with replica.client() as client:
             command_on(client, "REPLICAOF", "127.0.0.1", primary.port)
-        with open_queue(shell, "q", f"{primary.url}?replicas=1") as queue:
+        with open_queue(slow_shell, "q", f"{primary.url}?replicas=1") as queue:
             assert queue.add(b"x", id="a")
             with replica.client() as client:
                 assert command_on(client, "HEXISTS", "hf:{q}:jobs", "a")
         with (
-            open_queue(shell, "q", f"{primary.url}?replicas=2", patience=0.1) as queue,
+            open_queue(slow_shell, "q", f"{primary.url}?replicas=2", patience=0.1) as queue,
             pytest.raises(ServerUnavailable, match="only 1 replicas have the change, not 2"),
         ):
             queue.add(b"x")

@@ -23,9 +23,9 @@ ASLEEP = 2 * DEADLINE
 
 
 @pytest.fixture
-def queue(watched: Watched, shell: Shell, name: str) -> Iterator[Queue]:
+def queue(watched: Watched, slow_shell: Shell, name: str) -> Iterator[Queue]:
     """A fresh queue in either shell, on the watched pair."""
-    with open_queue(shell, name, watched.url) as queue:
+    with open_queue(slow_shell, name, watched.url) as queue:
         yield queue
         assert queue.audit() == []
 
@@ -61,12 +61,12 @@ def test_a_primary_that_is_killed_is_replaced_and_calls_wait_for_that(
 
 
 def test_one_that_became_a_replica_unnoticed_is_left(
-    shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slow_shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says READONLY, before any Sentinel was asked again."""
     monkeypatch.setattr("holdfast.topology.CONFIRM_SECONDS", 3600)
     watched = Watched(tmp_path)
-    with closing(watched), open_queue(shell, name, watched.url) as queue:
+    with closing(watched), open_queue(slow_shell, name, watched.url) as queue:
         queue.add(b"x", delay=3600)
         before, after = watched.primary(), watched.replica()
         with after.client() as other:
@@ -96,11 +96,11 @@ def test_one_that_was_replaced_and_lives_is_left_within_moments(
 
 
 def test_without_a_sentinel_the_primary_that_is_known_goes_on(
-    shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slow_shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.topology.CONFIRM_SECONDS", 0.01)
     watched = Watched(tmp_path)
-    with closing(watched), open_queue(shell, name, watched.url) as queue:
+    with closing(watched), open_queue(slow_shell, name, watched.url) as queue:
         queue.add(b"x")
         watched.stop_sentinel()
         time.sleep(0.02)

@@ -37,6 +37,7 @@ from holdfast import (
     UnsupportedServer,
     wire,
 )
+from holdfast.topology import RoutedTries
 from proxy import Proxy, cut_reply
 from support import (
     DEADLINE,
@@ -700,7 +701,8 @@ def test_a_cluster_that_is_down_is_waited_for() -> None:
 
 
 def test_all_that_is_waited_for_has_words_that_say_what_to_do() -> None:
-    for word in wire.RETRIABLE | wire.ELSEWHERE | {"MOVED", "NOAUTH", "WRONGPASS", "MISCONF"}:
+    others = {"NOAUTH", "WRONGPASS", "MISCONF"}
+    for word in wire.RETRIABLE | RoutedTries.retriable | wire.ELSEWHERE | others:
         said = "ERR max number of clients reached" if word == "MAXCLIENTS" else f"{word} as it is"
         error = wire.refusal(hiredis.ReplyError(said))
         assert isinstance(error, ServerRefused)
