@@ -29,6 +29,7 @@ from holdfast import (
 )
 from holdfast.keys import slot_of
 from holdfast.sharding import Sharding
+from holdfast.testing import moved, run_until_empty
 from support import DEADLINE, TestServer, command_on, documented_user, wait_until, with_login
 from worker.support import at_work
 
@@ -591,3 +592,64 @@ def test_both_shells_are_one_thing(test_server: TestServer, name: str) -> None:
     with ShardedQueue(name, test_server.url, shards=SHARDS) as queue:
         assert len(queue) == 11
         queue.delete()
+
+
+# ------------------------------------------------------------------- schedules and handlers
+
+
+def test_the_ticks_of_a_schedule_are_in_the_shard_of_its_name(
+    queue: ShardedQueue, clock: Clock
+) -> None:
+    for number in range(6):
+        queue.every("1m", f"of {number}", name=f"s{number}")
+    queue.tick()
+    clock.advance(60)
+    queue.tick()
+    jobs = queue.peek(100, state="delayed") + queue.peek(100)
+    assert {job.data for job in jobs} == {b"of %d" % number for number in range(6)}
+    for job in jobs:
+        assert queue.sharding.number_of(job.id) == crc32(job.id.split("@")[0].encode()) % SHARDS
+        assert queue.show(job.id)
+    assert queue.tick() == []
+
+
+def test_a_schedule_of_a_group_in_another_shard_is_refused_at_once(queue: ShardedQueue) -> None:
+    names = [f"s{number}" for number in range(50)]
+    mine = queue.sharding.number_of_request("tenant")
+    other = next(name for name in names if queue.sharding.number_of_request(name) != mine)
+    with pytest.raises(InvalidArgument, match="in another"):
+        queue.every("1m", b"x", name=other, group="tenant")
+    assert queue.schedules == {}
+
+
+def test_a_worker_makes_the_ticks_and_runs_the_handlers_of_a_sharded_queue(
+    test_server: TestServer, name: str
+) -> None:
+    with ShardedQueue(name, test_server.url, shards=SHARDS) as queue:
+        ran: list[str] = []
+
+        @queue.handler
+        def greet(to: str) -> None:
+            ran.append(to)
+
+        worker = Worker(queue)
+        queue.every(1, NewJob({"to": "tick"}, handler="greet"), name="often")
+        with at_work(worker):
+            greet.add(to="ann")
+            wait_until(lambda: "ann" in ran and "tick" in ran, "both")
+        assert queue.audit() == []
+
+
+def test_a_sharded_queue_is_moved_for_a_test(test_server: TestServer, name: str) -> None:
+    queue = ShardedQueue(name, "redis://127.0.0.1:1", shards=SHARDS)
+    ran: list[str] = []
+
+    @queue.handler
+    def note(what: str) -> None:
+        ran.append(what)
+
+    with moved(queue, test_server.url):
+        note.add(what="a")
+        queue.add_many([NewJob({"what": "b"}, handler="note")] * 10)
+        run_until_empty(queue)
+    assert sorted(ran) == ["a", *"b" * 10]
