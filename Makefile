@@ -27,9 +27,9 @@ test: $(READY)         ## every test on a real server
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory kinds)
 
-kinds: $(READY)        ## the engine tests as a limited user, and with those of the seeds on a cluster
+kinds: $(READY)        ## the engine tests as a limited user, and on a cluster of three nodes
 	$(KINDS) --server-kind=acl tests/engine $(ARGS)
-	$(KINDS) --server-kind=nodes tests/engine tests/seeds $(ARGS)
+	$(KINDS) --server-kind=nodes tests/engine $(ARGS)
 
 check: lint types lua layers   ## format, lint, types, Lua, layering
 
@@ -69,7 +69,8 @@ chaos: $(READY)        ## kill, freeze and stop workers that run all kinds of jo
 	HOLDFAST_CHAOS_MINUTES=$(or $(MINUTES),3) \
 	  $(BIN)/python -m pytest -m slow -s tests/faults/test_chaos.py $(ARGS)
 
-cluster-faults: $(READY)   ## move slots and kill primaries under load, more often: make cluster-faults TIMES=20
+cluster-faults: $(READY)   ## the seeds on a cluster; slots moved and primaries killed under load: make cluster-faults TIMES=20
+	$(KINDS) --server-kind=nodes tests/seeds
 	HOLDFAST_CLUSTER_FAULTS=$(or $(TIMES),5) \
 	  $(BIN)/python -m pytest -m slow -s tests/cluster $(ARGS)
 
