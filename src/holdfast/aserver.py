@@ -427,7 +427,9 @@ class AsyncServer:
         path = address.path
         if self._embedded:
             path = await asyncio.to_thread(embedded_path, self._embedded)
-        link = await _open(address, path, self._reply_seconds)
+        link = await _open(
+            address, path, self._reply_seconds, FIND_SECONDS if node else CONNECT_SECONDS
+        )
         try:
             if self._unchecked:
                 warnings = wire.check_health(address, await link.ask(wire.INFO))

@@ -413,7 +413,7 @@ class Server:
     def _connect_to(self, node: Node | None) -> Link:
         address = self.address.at(node) if node else self.address
         path = embedded_path(self._embedded) if self._embedded else address.path
-        link = Link(address, path, self._reply_seconds)
+        link = Link(address, path, self._reply_seconds, FIND_SECONDS if node else CONNECT_SECONDS)
         try:
             if self._unchecked:
                 warnings = wire.check_health(address, link.ask(wire.INFO))

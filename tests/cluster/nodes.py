@@ -133,12 +133,16 @@ class Nodes:
 
     def wait_until_whole(self) -> None:
         """Wait until all nodes are there, agree, and every primary has its replica."""
-        wait_until(self._is_whole, "the whole cluster")
+        try:
+            wait_until(self._is_whole, "the whole cluster")
+        except AssertionError as error:
+            views = [node.ask("CLUSTER", "NODES").decode() for node in self.nodes]
+            raise AssertionError("\n\n".join([str(error), *views])) from None
 
     def _is_whole(self) -> bool:
         try:
             views = {str(_owners(node)) for node in self.nodes}
-            followed = all(len(owner) == 3 + self._replicas for owner in _owners(self.nodes[0]))
+            followed = all(len(owner) >= 3 + self._replicas for owner in _owners(self.nodes[0]))
             return len(views) == 1 and followed and all(map(self._is_well, self.nodes))
         except redis.RedisError:
             return False
@@ -148,7 +152,7 @@ class Nodes:
             return False
         role, *rest = node.ask("ROLE")
         if role == b"master":
-            return len(rest[1]) == self._replicas
+            return len(rest[1]) >= self._replicas
         return bool(rest[2] == b"connected")
 
     # --------------------------------------------------------------- who serves what

@@ -91,13 +91,13 @@ def note_refusals(monkeypatch: pytest.MonkeyPatch, note: Callable[[str], object]
     """Call this with the word of each refusal that a client meets, before it goes on."""
     after_refusal, after_no_entry = wire.Tries.after_refusal, wire.Tries.after_no_entry
 
-    def refused(tries: wire.Tries, before: object, reply: Any) -> float:
+    def refused(tries: wire.Tries, before: object, reply: Any, *node: Any) -> float:
         note(wire.word_of(reply))
-        return after_refusal(tries, before, reply)
+        return after_refusal(tries, before, reply, *node)
 
-    def not_let_in(tries: wire.Tries, error: ServerRefused) -> float:
+    def not_let_in(tries: wire.Tries, error: ServerRefused, *node: Any) -> float:
         note(error.word)
-        return after_no_entry(tries, error)
+        return after_no_entry(tries, error, *node)
 
     monkeypatch.setattr(wire.Tries, "after_refusal", refused)
     monkeypatch.setattr(wire.Tries, "after_no_entry", not_let_in)
