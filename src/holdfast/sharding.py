@@ -77,7 +77,7 @@ class Sharding:
 
     def schedules_of(self, number: int) -> dict[str, Schedule]:
         """Return the schedules whose ticks are of a shard."""
-        known = list(self.schedules.items())
+        known = self.schedules.copy().items()
         return {name: one for name, one in known if self.number_of_request(name) == number}
 
     def number_of(self, id: str) -> int:

@@ -128,7 +128,8 @@ class Cluster(_Doubts):
     def lost(self, node: Node) -> None:
         super().lost(node)
         self._ranges = None
-        self._owners = {slot: owner for slot, owner in self._owners.items() if owner != node}
+        owners = self._owners.copy().items()  # At once: other threads learn meanwhile.
+        self._owners = {slot: owner for slot, owner in owners if owner != node}
 
     def moved(self, slot: int, node: Node) -> None:
         self._owners[slot] = node

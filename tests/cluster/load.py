@@ -139,7 +139,7 @@ class Load(Hooks):
         prefix = f"{self.names.index(name)}-"
 
         def is_on() -> bool:
-            new = [id for id, at in list(self.told.added.items()) if at > begun]
+            new = [id for id, at in self.told.added.copy().items() if at > begun]
             return any(id in self.told.done for id in new if id.startswith(prefix))
 
         wait_until(is_on, f"{name} to go on")
