@@ -14,7 +14,8 @@ from holdfast.asking import Asker, Done, Requeue
 from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused
 from holdfast.job import Duration, JobOptions, Lease, Leases
-from holdfast.sharding import NEVER_WORK, ShardCall, ShardedAsker, Sharding
+from holdfast.shardasking import NEVER_WORK, ShardCall, ShardedAsker
+from holdfast.sharding import Sharding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

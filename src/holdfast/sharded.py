@@ -13,7 +13,8 @@ from holdfast.errors import ServerRefused
 from holdfast.job import Duration, JobOptions, Lease, Leases
 from holdfast.queue import Queue
 from holdfast.server import Server
-from holdfast.sharding import NEVER_WORK, ShardCall, ShardedAsker, Sharding
+from holdfast.shardasking import NEVER_WORK, ShardCall, ShardedAsker
+from holdfast.sharding import Sharding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
