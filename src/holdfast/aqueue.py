@@ -13,7 +13,7 @@ from holdfast import rhythm
 from holdfast.ahandler import AsyncDeclare, AsyncQueueHandler
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
-from holdfast.asking import Asker, Done, Requeue
+from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
 from holdfast.explaining import explain
@@ -40,6 +40,7 @@ from holdfast.job import (
 )
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.requests import OnFailure
+from holdfast.said import Done
 from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.aqueue import AsyncQueue
 from holdfast.aserver import AsyncServer
-from holdfast.asking import Asker, Done, Requeue
+from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused
 from holdfast.job import Duration, JobOptions, Lease, Leases
+from holdfast.said import Done
 from holdfast.shardasking import NEVER_WORK, ShardCall, ShardedAsker
 from holdfast.sharding import Sharding
 

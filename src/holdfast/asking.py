@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -20,7 +20,7 @@ from holdfast.engine.call import Call, Entry, Settle
 from holdfast.engine.calls import Found, Granted
 from holdfast.engine.replies import Shown
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
-from holdfast.errors import InvalidArgument, JobNotFound, LeaseLost, WrongState
+from holdfast.errors import InvalidArgument, WrongState
 from holdfast.explaining import outcome_of
 from holdfast.flows import Flow
 from holdfast.ids import new_id
@@ -40,18 +40,13 @@ from holdfast.job import (
     Receipt,
     State,
     Tidied,
-    Update,
     WorkerInfo,
 )
 from holdfast.keys import utf8_name
 from holdfast.requests import OnFailure, RequestAsker, set_group_limit, walk
 from holdfast.rhythm import Rhythm
+from holdfast.said import Done, adding, id_of, lease_of, not_found, only, or_lost, settles_of_done
 from holdfast.ticking import Missed, Schedule, Ticked
-
-T = TypeVar("T")
-
-Done: TypeAlias = Lease | tuple[Lease, Any]
-"""A lease to complete, or a lease and its result."""
 
 Requeue: TypeAlias = Literal["rank", "back"]
 
@@ -162,7 +157,7 @@ class Asker:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
         patience = self.wait(wait)
         arguments.flag("failed", failed)
-        done = _settles(complete)
+        done = settles_of_done(complete)
 
         def ask(riding: Sequence[Settle], wait: float) -> Call[Granted]:
             return calls.lease(
@@ -197,17 +192,17 @@ class Asker:
         return only(calls.complete([settle], force=force, add=entries))
 
     def complete_many(self, done: Iterable[Done]) -> Flow[list[bool]]:
-        return flows.settle_many(_settles(done), calls.complete)
+        return flows.settle_many(settles_of_done(done), calls.complete)
 
     def release(
         self, lease: Lease, after: Duration | None, lapsed: str | BaseException | None
     ) -> Call[bool]:
-        return _or_lost(lease, self._release(after, lapsed)(calls.settles_of([lease_of(lease)])))
+        return or_lost(lease, self._release(after, lapsed)(calls.settles_of([lease_of(lease)])))
 
     def release_many(
         self, leases: Iterable[Lease], after: Duration | None, lapsed: str | BaseException | None
     ) -> Flow[list[bool]]:
-        return flows.settle_many(_settles(leases), self._release(after, lapsed))
+        return flows.settle_many(settles_of_done(leases), self._release(after, lapsed))
 
     def _release(
         self, after: Duration | None, lapsed: str | BaseException | None
@@ -228,20 +223,22 @@ class Asker:
         held = lease_of(lease)
         due = arguments.due(after, at, "after") or b"+%d" % retry_ms(held.facts)
         why = arguments.reason("error", error)
-        return _or_lost(lease, calls.retry([(held.id, held.token, due, why)]))
+        return or_lost(lease, calls.retry([(held.id, held.token, due, why)]))
 
     def fail(self, lease: Lease, error: str | BaseException) -> Call[bool]:
         held = lease_of(lease)
         why = arguments.reason("error", error)
-        return _or_lost(lease, calls.fail([(held.id, held.token, b"", why)]))
+        return or_lost(lease, calls.fail([(held.id, held.token, b"", why)]))
 
     def extend(self, lease: Lease, seconds: Duration) -> Call[Extended]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
-        return _or_lost(lease, calls.extend(calls.settles_of([lease_of(lease)]), lease_ms))
+        return or_lost(lease, calls.extend(calls.settles_of([lease_of(lease)]), lease_ms))
 
     def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> Flow[list[Extended]]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
-        return flows.settle_many(_settles(leases), lambda settles: calls.extend(settles, lease_ms))
+        return flows.settle_many(
+            settles_of_done(leases), lambda settles: calls.extend(settles, lease_ms)
+        )
 
     def idle(self, seconds: Duration | None) -> float:
         return math.inf if seconds is None else _seconds("idle", seconds)
@@ -309,7 +306,7 @@ class Asker:
         def read_stored(reply: Any) -> None:
             stored = read(reply)
             if stored == "0":
-                raise _not_found(id)
+                raise not_found(id)
             if stored == "n":
                 raise WrongState(f"{id}: the job keeps no result: add it with result_for")
 
@@ -326,7 +323,7 @@ class Asker:
         def read_outcome(reply: Any) -> Outcome | None:
             shown = read(reply)
             if shown is None:
-                raise _not_found(id)
+                raise not_found(id)
             return outcome_of(shown)
 
         return Call(call.script, call.args, read_outcome)
@@ -434,94 +431,9 @@ def check_follow_ups(entries: Sequence[Entry]) -> None:
         )
 
 
-_DUE: Final[Mapping[bool | str, bytes]] = {True: b"=", False: b"-", "later": b">", "earlier": b"<"}
-
-
-def adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Receipt]]]:
-    """Return the call that adds jobs, and does this about an id that is taken."""
-    if on_conflict == "update":
-        on_conflict = Update()
-    if isinstance(on_conflict, Update):
-        how = _how(on_conflict)
-        return lambda entries: calls.update(entries, how)
-    if on_conflict not in ("ignore", "raise"):
-        raise InvalidArgument(
-            "on_conflict must be 'ignore', 'raise', 'update' or an Update, "
-            f"not {arguments.shown(on_conflict)}"
-        )
-    return lambda entries: calls.add(entries, on_conflict=on_conflict)
-
-
-def _how(update: Update) -> bytes:
-    data = arguments.flag("Update.data", update.data)
-    limits = arguments.flag("Update.limits", update.limits)
-    counts = data if update.counts is None else arguments.flag("Update.counts", update.counts)
-    due: object = update.due
-    if not isinstance(due, bool | str) or due not in _DUE:
-        raise InvalidArgument(
-            f"Update.due must be True, False, 'later' or 'earlier', not {arguments.shown(due)}"
-        )
-    return b"%d%b%d%d" % (data, _DUE[due], limits, counts)
-
-
 def _seconds(name: str, value: Duration) -> float:
     return arguments.duration_ms(name, value, forever=True) / 1000
 
 
-def lease_of(lease: object) -> Lease:
-    """Refuse what is no lease."""
-    if not isinstance(lease, Lease):
-        raise InvalidArgument(f"a Lease is needed here, not {type(lease).__name__}")
-    return lease
-
-
-def id_of(lease: Lease | str) -> str:
-    """Return the id of a job that is named, or leased."""
-    if isinstance(lease, Lease):
-        return lease.id
-    utf8_name("id", lease)
-    return lease
-
-
-def _settles(done: Iterable[Done]) -> list[Settle]:
-    settles: list[Settle] = []
-    for item in arguments.several("leases", done):
-        if isinstance(item, tuple) and len(item) == 2:
-            lease, result = lease_of(item[0]), codec.encode_result(item[1])
-        else:
-            lease, result = lease_of(item), None
-        settles.append((lease.id, lease.token, result))
-    return settles
-
-
 def _age(name: str, value: Duration | None) -> int | None:
     return None if value is None else arguments.duration_ms(name, value)
-
-
-def _not_found(id: str) -> JobNotFound:
-    return JobNotFound(
-        f"{id}: no job has this id. One that ended is remembered only where it says result_for "
-        "or remember_for"
-    )
-
-
-def only(call: Call[list[T]]) -> Call[T]:
-    """Return the answer to a call about one job."""
-    read = call.read
-    return Call(call.script, call.args, lambda reply: read(reply)[0], ids=call.ids)
-
-
-def _or_lost(lease: Lease, call: Call[list[T]]) -> Call[T]:
-    """Raise where the many-form of a call would answer False."""
-    read = call.read
-
-    def read_one(reply: Any) -> T:
-        answer = read(reply)[0]
-        if not answer:
-            raise LeaseLost(
-                f"{lease.id}: the lease is over, the job was taken back or has ended. "
-                "Drop this run: it does not count any more"
-            )
-        return answer
-
-    return Call(call.script, call.args, read_one)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import rhythm
-from holdfast.asking import Asker, Done, Requeue
+from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
 from holdfast.explaining import explain
@@ -39,6 +39,7 @@ from holdfast.job import (
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.request import Request
 from holdfast.requests import OnFailure
+from holdfast.said import Done
 from holdfast.server import Server
 from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer

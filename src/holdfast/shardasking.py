@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 from msgspec.structs import astuple, replace
 
 from holdfast import arguments, flows
-from holdfast.asking import Asker, Done, Requeue, adding, id_of, lease_of, only
+from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
 from holdfast.engine.calls import Found
 from holdfast.engine.replies import Shown
@@ -38,6 +38,7 @@ from holdfast.job import (
 )
 from holdfast.requests import OnFailure, RequestAsker
 from holdfast.rhythm import Rhythm
+from holdfast.said import Done, adding, id_of, lease_of, only
 from holdfast.sharding import Sharding
 from holdfast.ticking import Missed, Schedule, Ticked
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.asking import Asker, Done, Requeue
+from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused
 from holdfast.job import Duration, JobOptions, Lease, Leases
 from holdfast.queue import Queue
+from holdfast.said import Done
 from holdfast.server import Server
 from holdfast.shardasking import NEVER_WORK, ShardCall, ShardedAsker
 from holdfast.sharding import Sharding

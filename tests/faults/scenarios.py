@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from conftest import Clock
 from holdfast import Lease, NewJob, Queue, Update
-from holdfast.asking import Done, Requeue
+from holdfast.asking import Requeue
 from holdfast.engine import calls
+from holdfast.said import Done
 
 
 @dataclass

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import asking
+from holdfast import said
 from holdfast.engine import calls
 from holdfast.engine.call import Entry
 from holdfast.engine.replies import read_flags
@@ -46,7 +46,7 @@ class Acting(Comparing):
         # again when its caller is forgotten, is taken for another update.
         named = [replace(job, id=job.id or "a") for job in wanted]
         given, entries = self._jobs(named, first_id)
-        call = calls.update(entries, asking._how(how))
+        call = calls.update(entries, said._how(how))
         self._ask(
             caller,
             call,
