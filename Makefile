@@ -7,7 +7,8 @@ READY  := $(VENV)/.ready
 KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test kinds check lint types lua layers bench bench-requests bench-workers model faults massacre chaos cluster-faults mutants lock clean
+.PHONY: help demo test spark kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-workers \
+        model faults spark-crash massacre chaos cluster-faults mutants lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -20,16 +21,19 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(READY)         ## producers and workers on the embedded server, one killed in the middle
-	@$(BIN)/python examples/demo.py
+demo: $(READY)         ## the pipeline on Spark, a worker killed in the middle: make demo MEGABYTES=200
+	@$(BIN)/python examples/demo.py --megabytes $(or $(MEGABYTES),100)
 
 test: $(READY)         ## every test on a real server
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
-	$(if $(ARGS),,@$(MAKE) --no-print-directory kinds)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(or $(ARGS),--ignore=tests/spark)
+	$(if $(ARGS),,@$(MAKE) --no-print-directory spark kinds)
+
+spark: $(READY)        ## connectors and pipeline, with one Spark session for all tests
+	$(BIN)/python -m pytest -m "not slow" tests/spark $(ARGS)
 
 kinds: $(READY)        ## the engine tests as a limited user, and on a cluster of three nodes
-	$(KINDS) --server-kind=acl tests/engine $(ARGS)
-	$(KINDS) --server-kind=nodes tests/engine $(ARGS)
+	$(KINDS) --server-kind=acl tests/engine tests/writes tests/readers $(ARGS)
+	$(KINDS) --server-kind=nodes tests/engine tests/writes tests/readers $(ARGS)
 
 check: lint types lua layers   ## format, lint, types, Lua, layering
 
@@ -52,6 +56,12 @@ bench: $(READY)        ## the queue beside the floor, in one table
 bench-requests: $(READY)   ## parts of requests beside plain jobs; a request of a million parts
 	@$(BIN)/python -m bench.requests $(ARGS)
 
+bench-pipeline: $(READY)   ## the pipeline beside one plain Spark job
+	@$(BIN)/python -m bench.pipeline $(ARGS)
+
+bench-spark: $(READY)      ## the connectors beside Spark's own sources and sinks
+	@$(BIN)/python -m bench.spark $(ARGS)
+
 bench-workers: $(READY)    ## workers beside those of RQ, Dramatiq and BullMQ, installed into .bench/
 	@$(BIN)/python -m bench.workers $(ARGS)
 
@@ -59,7 +69,10 @@ model: $(READY)        ## the model test for longer: make model STEPS=1000000
 	HOLDFAST_MODEL_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest tests/model $(ARGS)
 
 faults: $(READY)       ## the long forms of the fault tests
-	$(BIN)/python -m pytest -n 2 -m slow $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m slow --ignore=tests/spark $(ARGS)
+
+spark-crash: $(READY)  ## kill Spark at every step, and run it on clusters: make spark-crash ROUNDS=5
+	HOLDFAST_SPARK_ROUNDS=$(or $(ROUNDS),3) $(BIN)/python -m pytest -m slow tests/spark $(ARGS)
 
 massacre: $(READY)     ## kill workers of a limited request for minutes: make massacre MINUTES=10
 	HOLDFAST_MASSACRE_MINUTES=$(or $(MINUTES),3) \

@@ -1,152 +1,263 @@
-"""Producers and workers as processes on the embedded server, one of each killed in the middle.
+"""The main job of Holdfast, in two minutes: `make demo`.
 
-Run it with `make demo`. It ends when every acknowledged job is done, and checks that each
-was completed exactly once.
+Two pipeline workers, each with a Spark of its own, work on one big request that may have two parts
+running at a time. A small urgent request comes and goes first. A worker is killed with -9. At the
+end the output is compared with that of one plain Spark job over the same input.
+
+    python examples/demo.py --megabytes 200
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import contextlib
 import os
-import random
+import shutil
 import signal
+import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from holdfast import Counts, Lease, Queue
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
-LEASE_SECONDS = 3.0
-BAR = 40
+from holdfast.spark import Pipeline, session, transform
+from holdfast.spark.pipeline import Handle
 
-
-def produce(url: str, jobs: int, log: Connection) -> None:
-    """Add jobs in small batches and report the ids that the server has acknowledged."""
-    queue = Queue("demo", url)
-    for start in range(0, jobs, 20):
-        numbers = range(start, min(start + 20, jobs))
-        receipts = queue.add_many(({"number": n} for n in numbers), result_for=600)
-        log.send([receipt.id for receipt in receipts])
-        time.sleep(0.01)
+HERE = Path(__file__).parent
+PARTS = 12
+LIMIT = 2
+PATIENCE_SECONDS = 600
+MEMORY = "512m"
 
 
-def work(url: str, log: Connection) -> None:
-    """Lease, pretend to work, complete with the next call, and report what counted."""
-    queue = Queue("demo", url)
-    done: list[Lease] = []
-    while True:
-        leases = queue.lease_many(10, LEASE_SECONDS, wait=1, complete=done)
-        completed = zip(done, leases.completed, strict=True)
-        log.send([lease.id for lease, counted in completed if counted])
-        for lease in leases:
-            assert "number" in lease.json()
-            time.sleep(random.uniform(0, 0.004))
-        done = leases
+@transform
+def sales(df: DataFrame, *, least: float) -> DataFrame:
+    """Keep what is worth it; compute a little."""
+    return (
+        df.where(F.col("amount") >= least)
+        .withColumn("tax", F.round(F.col("amount") * 0.19, 2))
+        .withColumn("day", F.to_date(F.timestamp_seconds(F.col("at"))))
+        .withColumn("key", F.sha2(F.concat_ws("-", "customer", "at"), 512))
+    )
 
 
-class Process:
-    """A child process, and the ids that it reported before it ended or was killed."""
-
-    def __init__(self, target: object, *args: object) -> None:
-        self.log, there = multiprocessing.Pipe(duplex=False)
-        self.process = multiprocessing.Process(target=target, args=(*args, there), daemon=True)  # type: ignore[arg-type]
-        self.process.start()
-        there.close()
-
-    def reported(self) -> list[str]:
-        ids: list[str] = []
-        try:
-            while self.log.poll():
-                ids += self.log.recv()
-        except EOFError:
-            pass
-        return ids
-
-    def kill(self) -> None:
-        assert self.process.pid is not None
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.join()
+# -------------------------------------------------------------------------- the data
 
 
-def show(counts: Counts, total: int) -> None:
-    """Draw one line of progress; on a terminal over the last one."""
-    full = BAR * counts.ended // total
-    bar = "█" * full + "·" * (BAR - full)
-    line = f"{counts.ended:>5} of {total} done   ready {counts.ready:<5} leased {counts.leased:<3}"
-    say(f"[{bar}] {line}", end="" if sys.stdout.isatty() else "\n")
+def make_data(spark: SparkSession, root: Path, megabytes: int) -> None:
+    """Write sales of years, and of today."""
+
+    def write(name: str, rows: int, files: int) -> None:
+        frame = spark.range(rows, numPartitions=files).select(
+            F.sha1(F.col("id").cast("string")).alias("customer"),
+            (F.rand(7) * 100).alias("amount"),
+            (F.lit(1_700_000_000) + F.col("id") * 13).alias("at"),
+        )
+        frame.write.parquet(str(root / name))
+
+    write("years", megabytes * 18_000, PARTS)
+    write("today", 20_000, 1)
 
 
-def say(line: str, end: str = "\n") -> None:
-    clear = "\r\x1b[K" if sys.stdout.isatty() else ""
-    print(f"{clear}{line}", end=end, flush=True)
+def rows_that_differ(one: DataFrame, other: DataFrame) -> int:
+    """Count the rows that only one of them has, or has more often."""
+    return one.exceptAll(other).count() + other.exceptAll(one).count()
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--jobs", type=int, default=4000, help="jobs in all (default 4000)")
-    total = arguments.parse_args().jobs
-    multiprocessing.set_start_method("spawn")
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as directory:
-        url = f"embedded://{directory}/server"
-        with Queue("demo", url) as queue:
-            print(f"A private server at {url} (AOF, every write on disk before it is answered)")
-            run(queue, url, total)
+# ------------------------------------------------------------------------ the workers
 
 
-def run(queue: Queue, url: str, total: int) -> None:
-    share = total // 2
-    producers = [Process(produce, url, share), Process(produce, url, total - share)]
-    workers = [Process(work, url) for _ in range(3)]
-    acknowledged: set[str] = set()
-    completed: Counter[str] = Counter()
-    begun = time.monotonic()
-    killed: set[Process] = set()
+def start_worker(url: str, root: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start what `holdfast pipeline work` starts: a process with a Spark of its own."""
+    command = [sys.executable, "-m", "holdfast", "pipeline", "work", "demo", "--url", url]
+    command += ["--root", str(root), "--transforms", "demo", "--memory", MEMORY]
+    command += ["--concurrency", "1", "--lease", "3s", "--grace", "1s"]
+    return subprocess.Popen(
+        command,
+        cwd=HERE,
+        stdin=subprocess.DEVNULL,
+        stdout=log.open("wb"),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # Ctrl-C is for us: we end them.
+    )
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """Whatever happens, leave no process behind."""
     try:
-        while True:
-            for producer in producers:
-                acknowledged.update(producer.reported())
-            for worker in workers:
-                completed.update(worker.reported())
-            counts = queue.counts()
-            show(counts, total)
-            if workers[0] not in killed and counts.ended > total * 0.3:
-                workers[0].kill()
-                killed.add(workers[0])
-                say(f"-- a worker was killed with -9: its leases lapse in {LEASE_SECONDS:.0f} s")
-            if producers[0] not in killed and len(acknowledged) > total * 0.6:
-                producers[0].kill()
-                killed.add(producers[0])
-                workers.append(Process(work, url))
-                say("-- a producer was killed with -9, and another worker joined")
-            producing = any(producer.process.is_alive() for producer in producers)
-            if not producing and counts.waiting == counts.leased == 0:
-                break
-            time.sleep(0.1 if sys.stdout.isatty() else 0.5)
+        yield
     finally:
-        for child in (*producers, *workers):
-            if child.process.is_alive():
-                child.kill()
-    report(queue, acknowledged, completed, time.monotonic() - begun)
+        started = psutil.Process().children(recursive=True)
+        for process in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(started, timeout=10)
 
 
-def report(queue: Queue, acknowledged: set[str], completed: Counter[str], seconds: float) -> None:
-    """Say what happened; the queue remembers the ending of every job for a while."""
-    done = queue.counts().ended
-    twice = sum(times > 1 for times in completed.values())
-    lost = max(0, len(acknowledged) - done)
-    problems = queue.audit()
-    print(f"\n\nacknowledged by the server   {len(acknowledged):>6}")
-    print(f"completed                    {done:>6}")
-    print(f"completed twice              {twice:>6}")
-    print(f"lost                         {lost:>6}")
-    print(f"broken invariants            {len(problems):>6}")
-    print(f"seconds                      {seconds:>6.1f}")
-    if lost or twice or problems:
-        sys.exit("something is wrong: please report it")
+# ------------------------------------------------------------------------- the screen
+
+
+class Screen:
+    """Bars that grow in place on a terminal, and a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self._live = sys.stdout.isatty()
+        self._drawn = 0
+        self._began = time.monotonic()
+        self._said_at = 0.0
+
+    def say(self, text: str) -> None:
+        self._drawn = 0
+        print(f"{self._seconds()} {text}", flush=True)
+
+    def show(self, handles: list[Handle]) -> None:
+        now = time.monotonic()
+        if not self._live and now - self._said_at < 5:
+            return
+        self._said_at = now
+        lines = [self._line(handle) for handle in handles]
+        if self._drawn and self._live:
+            print(f"\x1b[{self._drawn}A", end="")
+        for line in lines:
+            print(f"\x1b[K{line}" if self._live else line)
+        self._drawn = len(lines)
+        sys.stdout.flush()
+
+    def _seconds(self) -> str:
+        return f"{time.monotonic() - self._began:5.0f} s "
+
+    def _line(self, handle: Handle) -> str:
+        progress = handle.progress()
+        filled = round(progress.fraction * 30)
+        bar = "█" * filled + "░" * (30 - filled)
+        counted = f"{progress.done:>2} of {progress.parts} parts, {progress.running} running"
+        return f"{self._seconds()} {handle.id:<6} {bar} {counted}, {progress.state}"
+
+
+def wait_for(
+    condition: Callable[[], object], what: str, screen: Screen, handles: list[Handle]
+) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"waited {PATIENCE_SECONDS} s for {what}")
+        screen.show(handles)
+        time.sleep(0.3)
+
+
+# ---------------------------------------------------------------------------- the story
+
+
+def tell(folder: Path, megabytes: int) -> bool:
+    """Run it all; return whether the output is what it should be."""
+    screen, root = Screen(), folder / "data"
+    root.mkdir(parents=True)
+    url = f"embedded://{folder / 'server'}"
+    with Pipeline("demo", url, roots=root) as pipeline:
+        pipeline.queue.counts()
+        screen.say(f"an embedded server that writes everything to disk, in {folder / 'server'}")
+        spark = session("demo", memory=MEMORY)
+        make_data(spark, root, megabytes)
+        size = sum(file.stat().st_size for file in root.rglob("*.parquet")) / 2**20
+        screen.say(f"{size:.0f} MB of sales, in {PARTS + 1} files")
+        workers = [start_worker(url, root, folder / f"worker-{n}.log") for n in (1, 2)]
+        screen.say("two workers are starting, each with a Spark of its own")
+        handles = play(pipeline, workers, screen)
+        picture = pipeline.plot(folder / "timeline.png")
+        for worker in workers:
+            worker.terminate()
+        screen.say("comparing with one plain Spark job over the same input")
+        plain = sales(spark.read.parquet(str(root / "years")), least=50.0)
+        differ = rows_that_differ(handles[0].read(spark), plain)
+        report(handles, most_at_once(handles[0]), differ, picture)
+        spark.stop()
+    return differ == 0
+
+
+def play(
+    pipeline: Pipeline, workers: list[subprocess.Popen[bytes]], screen: Screen
+) -> list[Handle]:
+    """Submit, overtake, kill, and wait."""
+
+    def submit(id: str, priority: int, limit: int | None) -> Handle:
+        return pipeline.submit(
+            "sales",
+            id=id,
+            input=f"{id}/*.parquet",
+            output=f"{id} clean",
+            params={"least": 50.0},
+            priority=priority,
+            limit=limit,
+            part_size=1,
+        )
+
+    big = submit("years", 50, LIMIT)
+    screen.say(f"request 'years': {PARTS} parts, priority 50, at most {LIMIT} at a time")
+    wait_for(lambda: big.progress().done >= 2, "the first parts", screen, [big])
+    urgent = submit("today", 90, None)
+    screen.say("request 'today': priority 90, so it goes first")
+    both = [big, urgent]
+    wait_for(lambda: urgent.progress().ended, "the urgent request", screen, both)
+    screen.say(f"'today' is {urgent.progress().state}, 'years' goes on")
+    wait_for(lambda: big.progress().running >= 1, "a part that runs", screen, both)
+    os.kill(workers[0].pid, signal.SIGKILL)
+    screen.say("worker 1 was killed with -9; its part goes to the other when the lease lapses")
+    wait_for(lambda: big.progress().ended, "the big request", screen, both)
+    screen.show(both)
+    return both
+
+
+def most_at_once(handle: Handle) -> int:
+    """Return how many of its parts ran at the same time, at most."""
+    changes = []
+    for _, done in handle.parts():
+        if done:
+            changes += [(done.began_at, 1), (done.began_at + done.seconds, -1)]
+    most = now = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def report(handles: list[Handle], held: int, differ: int, picture: Path) -> None:
+    print(f"\n{'request':<10} {'state':<8} {'parts':>6} {'rows in':>12} {'rows out':>12}")
+    for handle in handles:
+        progress = handle.progress()
+        print(
+            f"{handle.id:<10} {progress.state:<8} {progress.parts:>6} "
+            f"{progress.rows_in:>12,} {progress.rows_out:>12,}"
+        )
+    again = sum(done.tries > 1 for _, done in handles[0].parts() if done)
+    print(f"\nparts of 'years' that ran at the same time: {held} at most, {LIMIT} are allowed")
+    print(f"parts that were run again after the kill:   {again}")
+    print(f"rows that differ from the plain Spark job:  {differ}")
+    print(f"the timeline:                               {picture}\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=100, help="of data, at most 300")
+    parser.add_argument("--folder", type=Path, default=Path("build/demo"))
+    options = parser.parse_args()
+    if not 1 <= options.megabytes <= 300:
+        parser.error("--megabytes must be 1 to 300")
+    folder = options.folder.absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        with nothing_left():
+            good = tell(folder, options.megabytes)
+    except KeyboardInterrupt:
+        print("\nstopped; nothing is left running")
+        return 130
+    print("exact: nothing lost, nothing twice" if good else "WRONG: the output differs")
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

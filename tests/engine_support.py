@@ -13,8 +13,8 @@ import hiredis
 import msgspec
 import redis
 
-from holdfast import Lease, NewJob, Queue, Request, ServerRefused
-from holdfast.engine import calls
+from holdfast import Lease, NewJob, Queue, Request, Row, ServerRefused, Staged
+from holdfast.engine import calls, claiming, writing
 from holdfast.engine.call import Call, Entry, Failure
 from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
 from holdfast.engine.script import Script
@@ -159,9 +159,10 @@ def own_server(
 
 
 class Held(dict[str, Lease]):
-    """What is held, by id; and the stamp of the queue that it is of."""
+    """What is held, by id; the stamp of the queue that it is of; whether it has writes."""
 
     stamp = b""
+    writes = False
 
 
 def populate(queue: Queue, clock: Clock) -> Held:
@@ -196,8 +197,12 @@ def populate(queue: Queue, clock: Clock) -> Held:
     queue.add(b"x", id="ready", handler="h")
     queue.add(b"x", id="last")
     opened(queue, "open", 3, limit=2, priority=60)
+    _populate_writes(queue)
+    _populate_claims(queue)
     clock.advance(3)
-    return _held(queue, held)
+    filled = _held(queue, held)
+    filled.writes = True
+    return filled
 
 
 def opened(queue: Queue, id: str, parts: int, **options: Any) -> Request:
@@ -206,6 +211,15 @@ def opened(queue: Queue, id: str, parts: int, **options: Any) -> Request:
     request.open()
     request.add_many([b"x"] * parts)
     return request
+
+
+def _open_reader(queue: Queue) -> None:
+    """Leave a reader with one claim of one job, and another that is begun."""
+    reader = queue.reader("steady")
+    reader.open()
+    queue.add_many([NewJob(b"x", id="claimed"), NewJob(b"x", id="next")], priority=99)
+    assert reader.claim(0, 1).jobs == 1
+    queue._run(claiming.claim("steady", 1, 1, 0, 1, claim_ms=3_600_000))
 
 
 def _held(queue: Queue, leases: Iterable[Lease]) -> Held:
@@ -288,6 +302,61 @@ def _populate_groups(queue: Queue) -> list[Lease]:
     return [*held]
 
 
+def _populate_writes(queue: Queue) -> None:
+    """Leave what is staged, adopted and committed, some of it for three seconds."""
+    queue.write("late").stage([b"x"] * 2, partition=0, attempt=0, keep_for=3)
+    queue.write("fresh").stage([b"x"], partition=0, attempt=0)
+    adopted(queue, "orphaned", [b"x"], keep_for_ms=3000)
+    adopted(queue, "adopted", [b"x"])
+    rows = [
+        Row(b"x" * 100),
+        Row(b"y", id="ready", priority=90),
+        Row(b"y", id="failed"),
+        Row(b"y", id="replaced", handler="h"),
+        Row(b"y", id="kept", delay=3600),
+        Row(b"y", id="all/3"),
+        Row(b"y", group="full"),
+        Row(b"y", request="open"),
+        Row(b"y", request="failed"),
+        Row(b"y", request="nobody", delay=3600),
+    ]
+    adopted(queue, "committed", rows)
+    queue._run(writing.commit("committed", "", 0, 1, keep_for_ms=60_000, how=b"1=11"))
+
+
+def _populate_claims(queue: Queue) -> None:
+    """Leave readers with claims of all kinds of jobs: settled, sealed, open, lapsing."""
+    claimed = [
+        NewJob(b"x", id="claimed"),
+        NewJob(b"x", id="claimed-kept", result_for=3600),
+        NewJob(b"x", id="claimed-grouped", group="claimed", group_limit=1),
+        NewJob(b"x", id="claimed-cancelled"),
+        NewJob(b"x", id="claimed-updated"),
+    ]
+    for name, seconds in (("steady", 3600), ("lapsing", 3)):
+        jobs = [msgspec.structs.replace(job, id=f"{name}-{job.id}") for job in claimed]
+        jobs[2] = msgspec.structs.replace(jobs[2], group=name)
+        queue.add_many(jobs, priority=99)
+        with queue.request(f"{name}-request", priority=99, limit=1) as request:
+            request.add_many([b"x"] * 2)
+        reader = queue.reader(name)
+        reader.open()
+        assert reader.claim(0, 6, claim_for=seconds).jobs == 6
+        queue.add(b"y", id=f"{name}-claimed-updated", on_conflict="update", delay=3600)
+        queue.cancel(f"{name}-claimed-cancelled")
+        queue.add(b"x", id=f"{name}-next", priority=99)
+        call = claiming.claim(name, 1, 1, 0, 1, claim_ms=seconds * 1000)
+        queue._run(call)
+
+
+def adopted(queue: Queue, write: str, rows: list[Any], keep_for_ms: int = 60_000) -> Staged:
+    """Stage rows and adopt them, so that they can be committed."""
+    staged = queue.write(write).stage(rows, partition=0, attempt=0)
+    winners = [(f"{write}/0.0", staged.chunks)]
+    queue._run(writing.adopt(write, "", 0, 0, winners, keep_for_ms=keep_for_ms))
+    return staged
+
+
 def populate_plainly(queue: Queue, clock: Clock) -> Held:
     """Leave plain jobs only, about which nothing is kept but their payloads."""
     queue.add(b"x", id="lapsing")
@@ -295,6 +364,7 @@ def populate_plainly(queue: Queue, clock: Clock) -> Held:
     queue.add_many([NewJob(b"x", id=id) for id in ("done", "spent", "back")])
     held = queue.lease_many(3, 3600)
     queue.add_many([NewJob(b"x", id=id) for id in ("ready", "last")])
+    _open_reader(queue)
     clock.advance(3)
     return _held(queue, held)
 
@@ -306,6 +376,7 @@ def populate_with_successors(queue: Queue, clock: Clock) -> Held:
     held = queue.lease_many(3, 3600)
     queue.lease(3)
     queue.add_many(jobs, on_conflict="update", group="new", group_limit=1)
+    _open_reader(queue)
     clock.advance(3)
     return _held(queue, held)
 
@@ -446,6 +517,43 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     ),
     "hold_up": lambda queue, held: queue._run(calls.change_request("open", limit=b"0")),
     "set_priority": lambda queue, held: queue._run(calls.change_request("open", priority=99)),
+    "stage": lambda queue, held: queue.write("new").stage(_NEW, partition=0, attempt=0),
+    "adopt": lambda queue, held: queue._run(
+        writing.adopt(
+            "new",
+            "stream",
+            1,
+            0,
+            [("fresh/0.0", 1)] if held.writes else [],
+            keep_for_ms=1000,
+            requests=["open"] if held.writes else [],
+        )
+    ),
+    "adopt_instead": lambda queue, held: queue._run(
+        writing.adopt(
+            "adopted", "", 0, 0, [("fresh/0.0", 1)] if held.writes else [], keep_for_ms=1000
+        )
+    ),
+    "commit": lambda queue, held: queue._run(
+        writing.commit("adopted", "stream", 1, int(held.writes), keep_for_ms=1000)
+    ),
+    "commit_nothing": lambda queue, held: queue._run(
+        writing.commit("new", "", 0, 0, keep_for_ms=1000)
+    ),
+    "publish": lambda queue, held: queue.publish(),
+    "abort": lambda queue, held: queue._run(
+        writing.abort([f"{name}/0.0" for name in ("fresh", "adopted", "committed", "nobody")])
+    ),
+    "open_reader": lambda queue, held: queue.reader("steady").open(),
+    "claim": lambda queue, held: queue._run(
+        claiming.claim("steady", 1, 1, 1, 5, claim_ms=1000, seal=True)
+    ),
+    "claim_again": lambda queue, held: queue._run(
+        claiming.claim("steady", 1, 0, 0, 5, claim_ms=1000)
+    ),
+    "renew_claims": lambda queue, held: queue.reader("steady", epoch=1).renew(claim_for=9),
+    "settle_claims": lambda queue, held: queue._run(claiming.settle_claims("steady", 1, 1)),
+    "return_claim": lambda queue, held: queue._run(claiming.return_claim("steady", 1, 0)),
     "pause": lambda queue, held: queue.pause(),
     "resume": lambda queue, held: queue.resume(),
     "delete": lambda queue, held: queue.delete(),

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import rhythm
 from holdfast.ahandler import AsyncDeclare, AsyncQueueHandler
+from holdfast.areader import AsyncReader
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
 from holdfast.asking import Asker, Requeue
+from holdfast.awrite import AsyncWrite
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
 from holdfast.explaining import explain
@@ -35,6 +37,7 @@ from holdfast.job import (
     Receipt,
     State,
     Tidied,
+    Totals,
     WorkerInfo,
     read_events,
 )
@@ -290,6 +293,10 @@ class AsyncQueue:
         """Count the jobs of each state, at one moment."""
         return await self._drive(self._ask.counts())
 
+    async def totals(self) -> Totals:
+        """Tell how often what happened since the queue was first used: for rates."""
+        return await self._drive(self._ask.totals())
+
     async def show(self, id: str) -> Job | None:
         """Return a job as it stands, or None when no job has this id."""
         shown = await self._run(self._ask.show(id))
@@ -431,6 +438,30 @@ class AsyncQueue:
         Workers do so by themselves: this is for those who run none, at least once a minute.
         """
         return await self._drive(self._ask.make_all(self.schedules))
+
+    # ----------------------------------------------------------------- spark
+
+    def write(self, name: str | None = None) -> AsyncWrite:
+        """Name a write that many processes stage and one commits; without a name it gets one.
+
+        Every run of it needs a name of its own.
+        """
+        return AsyncWrite(self, self._ask.write(name))
+
+    def reader(self, name: str, *, epoch: int | None = None) -> AsyncReader:
+        """Name a reader, who claims jobs in batches; with the `epoch` of one that is open.
+
+        Nothing is sent before it is opened.
+        """
+        return AsyncReader(self, self._ask.reader(name, epoch))
+
+    async def publish(self) -> int:
+        """Let what is committed become jobs, where somebody died over it; return how many."""
+        return await self._drive(self._ask.publish())
+
+    async def last_batch(self, writer: str) -> int | None:
+        """Return the last batch that a writer has committed; None when there is none."""
+        return await self._run(self._ask.last_batch(writer))
 
     # ---------------------------------------------------------------- manage
 

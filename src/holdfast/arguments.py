@@ -14,10 +14,11 @@ from msgspec import UNSET
 
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.errors import InvalidArgument
+from holdfast.job import Update
 from holdfast.keys import utf8_name
 
 if TYPE_CHECKING:
-    from holdfast.job import Duration, Instant
+    from holdfast.job import Duration, Instant, OnConflict
 
 NEVER_MS: Final = 2**53 - 1
 """For ever, and the latest instant: the largest whole number that Lua holds exactly."""
@@ -48,7 +49,8 @@ def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = F
         raise InvalidArgument(
             f"{name} must be {above} seconds and less than 285,000 years, not {shown(value)}"
         )
-    return math.ceil(value * 1000)
+    # 32.709 * 1000 is a little more than 32709.
+    return math.ceil(round(value * 1000, 6)) or int(value > 0)
 
 
 def seconds_or_none(name: str, value: Duration | None) -> float | None:
@@ -190,3 +192,26 @@ def _pack_options(given: tuple[tuple[str, type, Any], ...]) -> tuple[int, bytes]
     if "group_limit" in packed and "group" not in packed:
         raise InvalidArgument("group_limit needs a group: say which with group=")
     return rank, msgspec.msgpack.encode(packed) if packed else b""
+
+
+_DUE: Final[Mapping[bool | str, bytes]] = {True: b"=", False: b"-", "later": b">", "earlier": b"<"}
+
+
+def update_words(on_conflict: OnConflict) -> bytes:
+    """Return how ids that are taken are changed; nothing where they are not."""
+    if on_conflict == "update":
+        on_conflict = Update()
+    return how(on_conflict) if isinstance(on_conflict, Update) else b""
+
+
+def how(update: Update) -> bytes:
+    """Return what an update replaces, in the four letters of `update_of`."""
+    data = flag("Update.data", update.data)
+    limits = flag("Update.limits", update.limits)
+    counts = data if update.counts is None else flag("Update.counts", update.counts)
+    due: object = update.due
+    if not isinstance(due, bool | str) or due not in _DUE:
+        raise InvalidArgument(
+            f"Update.due must be True, False, 'later' or 'earlier', not {shown(due)}"
+        )
+    return b"%d%b%d%d" % (data, _DUE[due], limits, counts)

@@ -364,6 +364,55 @@ class AsyncServer:
                 if link is not None:
                     link.close()
 
+    async def queues(self) -> list[str]:
+        """Return the names of the queues on this server, or on all primaries of a cluster.
+
+        Walks all keys of the database, some at a time, so that nobody else waits. A queue that
+        was never used, or was deleted, has none; one whose slot moves meanwhile may be missed.
+        """
+        tries: wire.Tries | None = None
+        while True:
+            try:
+                found: set[str] = set()
+                for node in await self._primaries():
+                    found |= await self._queues_at(node)
+                return sorted(found)
+            except OSError as error:
+                self.forget(0)
+                tries = tries or self._tries(0)
+                await asyncio.sleep(tries.after_loss(error, sent=False))
+            except ServerRefused as error:
+                self.forget(0)
+                tries = tries or self._tries(0)
+                await asyncio.sleep(tries.after_no_entry(error))
+
+    async def _queues_at(self, node: Node | None) -> set[str]:
+        link = await self._connect_to(node)
+        try:
+            position, found = wire.read_scan(await link.ask(wire.pack_scan(b"0")))
+            while position != b"0":
+                position, some = wire.read_scan(await link.ask(wire.pack_scan(position)))
+                found |= some
+            return found
+        finally:
+            link.close()
+
+    async def _primaries(self) -> Sequence[Node | None]:
+        """Return who has queues; None is the one server that there is."""
+        if self._topology is None:
+            return [None]
+        found = self._topology.primaries()
+        if found is None:
+            await self._find(self._topology.find())
+            found = self._topology.primaries()
+        if found is None:
+            raise ConnectionError("the servers are changing places")
+        if not found:
+            raise ServerRefused(
+                "the cluster does not tell its nodes: this user needs +cluster|slots", "NOPERM"
+            )
+        return found
+
     async def close(self) -> None:
         """Close idle connections and leave the embedded server. A later call opens new ones."""
         if self._undoing:

@@ -83,7 +83,8 @@ class AsyncShardedQueue(AsyncQueue):
               or to the "back" of its priority
     clock     for tests: the time in milliseconds, instead of the servers'
 
-    It has the methods of an `AsyncQueue`. A job is in the shard that its id says, a request and
+    It has the methods of an `AsyncQueue`; `write`, `reader` and `last_batch` are those of a shard,
+    `queue.shards[0]`. A job is in the shard that its id says, a request and
     a group are whole in one. Order and priority hold within a shard; shards take turns.
     """
 

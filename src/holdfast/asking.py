@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET
 
 from holdfast import arguments, codec, flows, ticking
 from holdfast.backoff import retry_ms
@@ -30,7 +29,6 @@ from holdfast.job import (
     Extended,
     Instant,
     Job,
-    JobOptions,
     Lease,
     Leases,
     NewJob,
@@ -38,15 +36,20 @@ from holdfast.job import (
     Outcome,
     Problem,
     Receipt,
+    Row,
     State,
     Tidied,
+    Totals,
     WorkerInfo,
+    own_options,
 )
 from holdfast.keys import utf8_name
+from holdfast.readers import ReaderAsker
 from holdfast.requests import OnFailure, RequestAsker, set_group_limit, walk
 from holdfast.rhythm import Rhythm
 from holdfast.said import Done, adding, id_of, lease_of, not_found, only, or_lost, settles_of_done
 from holdfast.ticking import Missed, Schedule, Ticked
+from holdfast.writes import WriteAsker, last_batch
 
 Requeue: TypeAlias = Literal["rank", "back"]
 
@@ -100,19 +103,26 @@ class Asker:
     def entries(self, jobs: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]:
         shared = self._said(options)
         priority, packed = arguments.options(shared)
-        group = shared.get("group")
-        make_id = new_id if self._namer is None else partial(self._namer, None, group)
-        grouped = group is not None
+        make_id = self.new_ids(options)
+        grouped = shared.get("group") is not None
         for job in jobs:
             if isinstance(job, NewJob):
-                own = {
-                    name: value
-                    for name in JobOptions.__annotations__
-                    if (value := getattr(job, name)) is not UNSET
-                }
-                yield self.entry(job.data, job.id, job.delay, job.at, {**options, **own})
+                yield self.entry_of(job, options)
             else:
                 yield Entry(make_id(), codec.encode(job), True, priority, b"", packed, grouped)
+
+    def new_ids(self, options: Mapping[str, Any]) -> Callable[[], str]:
+        if self._namer is None:
+            return new_id
+        return partial(self._namer, None, self._said(options).get("group"))
+
+    def entry_of(self, job: NewJob, options: Mapping[str, Any]) -> Entry:
+        if isinstance(job, Row) and job.request is not None:
+            raise InvalidArgument(
+                f"a row of the request {arguments.shown(job.request)} is staged (queue.write), or "
+                "added as a part (queue.request)"
+            )
+        return self.entry(job.data, job.id, job.delay, job.at, {**options, **own_options(job)})
 
     def entry(
         self,
@@ -331,6 +341,9 @@ class Asker:
     def counts(self) -> Flow[Counts]:
         return flows.one(calls.counts())
 
+    def totals(self) -> Flow[Totals]:
+        return flows.one(calls.totals())
+
     def peek(self, count: int, state: State, first: int) -> Flow[list[Job]]:
         arguments.whole("count", count, 1, MAX_JOBS)
         arguments.whole("first", first, 0, arguments.NEVER_MS)
@@ -367,6 +380,20 @@ class Asker:
 
     def set_group_limit(self, group: str, limit: int | None) -> Call[None]:
         return set_group_limit(group, limit)
+
+    # ----------------------------------------------------------------- spark
+
+    def write(self, name: str | None) -> WriteAsker:
+        return WriteAsker(name, self)
+
+    def reader(self, name: str, epoch: int | None) -> ReaderAsker:
+        return ReaderAsker(name, epoch, self.to_the_back)
+
+    def publish(self) -> Flow[int]:
+        return flows.publish()
+
+    def last_batch(self, writer: str) -> Call[int | None]:
+        return last_batch(writer)
 
     # -------------------------------------------------------------- schedules
 

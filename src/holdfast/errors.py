@@ -6,6 +6,7 @@ HoldfastError
 │   ├── JobExists         add(on_conflict="raise") met an id that is taken
 │   ├── JobNotFound       no job has this id
 │   ├── WrongState        the job is not in a state that allows this
+│   ├── Fenced            another reader of this name was opened since
 │   ├── QueueFull         the server is out of memory and takes no more work
 │   └── ServerRefused     the server's own no: read-only, loading, disk full, no access
 ├── ServerUnavailable     the connection was lost and did not come back in time:
@@ -53,6 +54,10 @@ class JobNotFound(Refused):
 
 class WrongState(Refused):
     """The job, request or queue is not in a state that allows this call."""
+
+
+class Fenced(Refused):
+    """A newer reader of this name was opened: this one may not go on."""
 
 
 class QueueFull(Refused):

@@ -9,18 +9,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
-from holdfast.engine import calls
+from holdfast.engine import calls, writing
 from holdfast.engine.call import Call, Entry, Settle
 from holdfast.engine.calls import Granted
 from holdfast.engine.replies import Record
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, QueueFull
 from holdfast.job import Leases, Problem, Receipt, Tidied
 
 T = TypeVar("T")
@@ -34,18 +35,26 @@ _SETS = ("leased", "failed", "parked", "delayed")
 _RECOUNTS = 5
 """How often a repair tries to count while nothing moves."""
 
-_HASHES = ("payloads", "holds", "facts", "successors", "results", "records of requests", "turns")
+_HASHES = (
+    *("payloads", "holds", "facts", "successors", "results", "records of requests", "turns"),
+    *("chunks of rows", "chunks of claims", "records of the ledger"),
+)
 
 
-def chunks(items: Iterable[T], size: Callable[[T], int], most: int = MAX_JOBS) -> Iterator[list[T]]:
+def chunks(
+    items: Iterable[T],
+    size: Callable[[T], int],
+    most: int = MAX_JOBS,
+    most_bytes: int = MAX_BYTES,
+) -> Iterator[list[T]]:
     """Cut jobs or settles into what one call may carry."""
     chunk: list[T] = []
-    room = MAX_BYTES
+    room = most_bytes
     for item in items:
         bytes_ = size(item)
         if chunk and (len(chunk) == most or bytes_ > room):
             yield chunk
-            chunk, room = [], MAX_BYTES
+            chunk, room = [], most_bytes
         chunk.append(item)
         room -= bytes_
     if chunk:
@@ -122,15 +131,28 @@ def lease(
     return granted.leases
 
 
-def tidy(call: Callable[[], Call[Tidied]], take_back: Flow[int] | None = None) -> Flow[Tidied]:
+def tidy(call: Callable[[], Call[calls.Step]], take_back: Flow[int] | None = None) -> Flow[Tidied]:
     """Tidy until nothing is left to move; first take back what is held for too long."""
     taken = (yield from take_back) if take_back else 0
     total = Tidied(0, taken, 0)
     while True:
-        moved: Tidied = yield call()
-        total = Tidied(*map(sum, zip(astuple(total), astuple(moved), strict=True)))
-        if MAX_JOBS not in astuple(moved):
-            return total
+        step: calls.Step = yield call()
+        total = Tidied(*map(sum, zip(astuple(total), astuple(step.moved), strict=True)))
+        if MAX_JOBS not in astuple(step.moved) and not step.staging:
+            break
+    if step.unpublished:
+        with suppress(QueueFull):  # There is enough to do; who tidies when it is done goes on.
+            total = replace(total, published=(yield from publish()))
+    return total
+
+
+def publish(write: str = "") -> Flow[int]:
+    """Make jobs of all that is committed, or of one write; return of how many rows."""
+    rows, more = yield writing.publish(write)
+    while more:
+        some, more = yield writing.publish(write)
+        rows += some
+    return int(rows)
 
 
 def recall(ask: Callable[[int], Call[tuple[int, int]]]) -> Flow[int]:

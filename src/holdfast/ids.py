@@ -15,6 +15,8 @@ from typing import Final
 _ALPHABET: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 _PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _COUNT: Final = len(_PAIRS) ** 2
+_LATER: Final = 2**42
+"""Added to the time, so that an id begins with no dash: a command would take it for an option."""
 
 
 def _encode(value: int, pairs: int) -> str:
@@ -46,7 +48,7 @@ class _Maker:
         ms = time.time_ns() // 1_000_000
         prefix = self._time
         if ms != self._ms:
-            prefix = self._time = _encode(ms, 4)
+            prefix = self._time = _encode(ms + _LATER, 4)
             self._ms = ms
         return f"{prefix}{self._random}{_PAIRS[number >> 12]}{_PAIRS[number & 4095]}"
 

@@ -94,6 +94,68 @@ class NewJob(Struct, frozen=True, repr_omit_defaults=True):
     group_limit: int | UnsetType | None = UNSET
 
 
+def own_options(job: NewJob) -> dict[str, Any]:
+    """Return what a job says about itself."""
+    return {
+        name: value
+        for name in JobOptions.__annotations__
+        if (value := getattr(job, name)) is not UNSET
+    }
+
+
+class Row(NewJob, frozen=True, repr_omit_defaults=True):
+    """A row to stage: a job, or the next part of an open request, numbered when it is published."""
+
+    request: str | None = None
+
+
+class Staged(Struct, frozen=True):
+    """What one attempt of one task has staged: what it tells to who commits."""
+
+    write: str
+    partition: int
+    attempt: int
+    chunks: int
+    rows: int
+    requests: tuple[str, ...] = ()
+    """The requests that its rows are parts of."""
+
+
+class Committed(Struct, frozen=True):
+    """What became of a write. True when this call committed it."""
+
+    new: bool
+    rows: int
+    """How many rows became jobs in this call."""
+
+    def __bool__(self) -> bool:
+        return self.new
+
+
+class Opened(Struct, frozen=True):
+    """What a reader learns when it is opened."""
+
+    epoch: int
+    """What it presents with every call; that of a newer reader is higher."""
+    settled: int
+    """All claims below are settled,"""
+    next: int
+    """and this is the number of the next one."""
+
+
+class Claim(Struct, frozen=True):
+    """A batch of leases that a reader holds together, and can read again."""
+
+    n: int
+    chunks: tuple[int, ...] = ()
+    """How many jobs each chunk has."""
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it has; 0 where there was nothing to claim."""
+        return sum(self.chunks)
+
+
 class Facts(Struct, frozen=True, repr_omit_defaults=True):
     """What the engine keeps about a job beside its payload, where it differs from the defaults."""
 
@@ -280,11 +342,32 @@ class Counts(Struct, frozen=True):
     failed: int
     ended: int
     paused: bool
+    staged: int = 0
+    """Chunks of rows, each of up to 1000, that are not jobs yet."""
+    claims: int = 0
+    """Chunks of jobs, each of up to 1000, that readers have claimed; they are leased."""
 
     @property
     def waiting(self) -> int:
         """Jobs that nobody runs yet: ready, parked and delayed."""
         return self.ready + self.parked + self.delayed
+
+
+class Totals(Struct, frozen=True):
+    """How often what happened to jobs, since the queue was first used. `delete` begins anew."""
+
+    added: int
+    leased: int
+    completed: int
+    retried: int
+    """Runs that failed and were given another try."""
+    released: int
+    reclaimed: int
+    """Leases that lapsed."""
+    failed: int
+    """Jobs that failed, or were given back by a failure handler."""
+    cancelled: int
+    revived: int
 
 
 class Tidied(Struct, frozen=True):
@@ -297,6 +380,8 @@ class Tidied(Struct, frozen=True):
     """Failed jobs that were older than the rule allows."""
     tended: int = 0
     """Requests that were stopped or forgotten, and parts of them."""
+    published: int = 0
+    """Rows of committed writes that became jobs."""
 
 
 class Problem(Struct, frozen=True):

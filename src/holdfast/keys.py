@@ -30,10 +30,10 @@ NAMES: Final = (
     "calls",  # hash   caller -> last number and answer
     "meta",  # hash   layout, sequence, seen, grace, before, paused, largest, counters, last ticks
     "wake",  # list   at most one token
-    "staged",  # hash   chunks of a batch write
-    "staging",  # zset   chunk -> forget_at_ms
+    "staged",  # hash   attempt and number -> chunk of rows
+    "staging",  # zset   record of the ledger -> when it is to be seen to
     "claims",  # hash   reader, number, chunk -> ids
-    "ledger",  # hash   reader or writer -> epoch, committed
+    "ledger",  # hash   attempts, winners, commits, writers, readers, claims
     "events",  # the name of a channel; nothing is ever stored under it
     "terms",  # zset   request -> when it is to be tended: open for too long, stopped, forgotten
 )
@@ -42,6 +42,9 @@ MAX_NAME_BYTES: Final = 512
 
 SLOTS: Final = 16384
 """Of a cluster, by its definition."""
+
+META_PATTERN: Final = b"hf:{*}:meta"
+"""Every queue that was ever changed has this key, until it is deleted."""
 
 
 def utf8_name(kind: str, name: object) -> bytes:
@@ -74,3 +77,13 @@ def slot_of(queue: str) -> int:
     """Return the cluster slot of a queue: the servers' hash of what stands between the braces."""
     between, _, _ = utf8_name("queue name", queue).partition(b"}")
     return crc_hqx(between, 0) % SLOTS
+
+
+def queue_of(meta: bytes) -> str | None:
+    """Return the queue that has this `meta` key; None where no queue can."""
+    raw = meta.removeprefix(b"hf:{").removesuffix(b"}:meta")
+    try:
+        name = raw.decode()
+        return name if queue_keys(name)[NAMES.index("meta")] == meta else None
+    except (UnicodeDecodeError, InvalidArgument):
+        return None

@@ -33,16 +33,19 @@ from holdfast.job import (
     Receipt,
     State,
     Tidied,
+    Totals,
     WorkerInfo,
     read_events,
 )
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
+from holdfast.reader import Reader
 from holdfast.request import Request
 from holdfast.requests import OnFailure
 from holdfast.said import Done
 from holdfast.server import Server
 from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer
+from holdfast.write import Write
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -296,6 +299,10 @@ class Queue:
         """Count the jobs of each state, at one moment."""
         return self._drive(self._ask.counts())
 
+    def totals(self) -> Totals:
+        """Tell how often what happened since the queue was first used: for rates."""
+        return self._drive(self._ask.totals())
+
     def show(self, id: str) -> Job | None:
         """Return a job as it stands, or None when no job has this id."""
         shown = self._run(self._ask.show(id))
@@ -437,6 +444,30 @@ class Queue:
         Workers do so by themselves: this is for those who run none, at least once a minute.
         """
         return self._drive(self._ask.make_all(self.schedules))
+
+    # ----------------------------------------------------------------- spark
+
+    def write(self, name: str | None = None) -> Write:
+        """Name a write that many processes stage and one commits; without a name it gets one.
+
+        Every run of it needs a name of its own.
+        """
+        return Write(self, self._ask.write(name))
+
+    def reader(self, name: str, *, epoch: int | None = None) -> Reader:
+        """Name a reader, who claims jobs in batches; with the `epoch` of one that is open.
+
+        Nothing is sent before it is opened.
+        """
+        return Reader(self, self._ask.reader(name, epoch))
+
+    def publish(self) -> int:
+        """Let what is committed become jobs, where somebody died over it; return how many."""
+        return self._drive(self._ask.publish())
+
+    def last_batch(self, writer: str) -> int | None:
+        """Return the last batch that a writer has committed; None when there is none."""
+        return self._run(self._ask.last_batch(writer))
 
     # ---------------------------------------------------------------- manage
 

@@ -123,14 +123,7 @@ class RequestAsker:
     def _sending(
         self, delay: Duration | None, at: Instant | None, options: Mapping[str, Any]
     ) -> Callable[[int | None, Sequence[bytes]], Call[PartsSent]]:
-        unknown = sorted(option for option in options if option not in _PART_OPTIONS)
-        if unknown:
-            known = ", ".join(sorted(_PART_OPTIONS))
-            raise InvalidArgument(
-                f"unknown option {arguments.shown(unknown[0])}: a part may have {known}; "
-                "its result is kept as long as its request"
-            )
-        priority, packed = arguments.options(options)
+        priority, packed = part_options(options)
         due = b"" if delay is None and at is None else arguments.due(delay, at)
 
         def check(sent: PartsSent) -> PartsSent:
@@ -205,6 +198,18 @@ def request_name(id: object) -> str:
             f"since its parts and follow-ups are named after it: {arguments.shown(id)}"
         )
     return cast("str", id)
+
+
+def part_options(options: Mapping[str, Any]) -> tuple[int, bytes]:
+    """Return priority and packed options of a part."""
+    unknown = sorted(option for option in options if option not in _PART_OPTIONS)
+    if unknown:
+        known = ", ".join(sorted(_PART_OPTIONS))
+        raise InvalidArgument(
+            f"unknown option {arguments.shown(unknown[0])}: a part may have {known}; "
+            "its result is kept as long as its request"
+        )
+    return arguments.options(options)
 
 
 def set_group_limit(group: str, limit: int | None) -> Call[None]:

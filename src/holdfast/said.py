@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from holdfast import arguments, codec
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Entry, Settle
 from holdfast.errors import InvalidArgument, JobNotFound, LeaseLost
-from holdfast.job import (
-    Lease,
-    OnConflict,
-    Receipt,
-    Update,
-)
+from holdfast.job import Lease, OnConflict, Receipt
 from holdfast.keys import utf8_name
 
 T = TypeVar("T")
@@ -22,15 +17,10 @@ T = TypeVar("T")
 Done: TypeAlias = Lease | tuple[Lease, Any]
 """A lease to complete, or a lease and its result."""
 
-_DUE: Final[Mapping[bool | str, bytes]] = {True: b"=", False: b"-", "later": b">", "earlier": b"<"}
-
 
 def adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Receipt]]]:
     """Return the call that adds jobs, and does this about an id that is taken."""
-    if on_conflict == "update":
-        on_conflict = Update()
-    if isinstance(on_conflict, Update):
-        how = _how(on_conflict)
+    if how := arguments.update_words(on_conflict):
         return lambda entries: calls.update(entries, how)
     if on_conflict not in ("ignore", "raise"):
         raise InvalidArgument(
@@ -38,18 +28,6 @@ def adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Rec
             f"not {arguments.shown(on_conflict)}"
         )
     return lambda entries: calls.add(entries, on_conflict=on_conflict)
-
-
-def _how(update: Update) -> bytes:
-    data = arguments.flag("Update.data", update.data)
-    limits = arguments.flag("Update.limits", update.limits)
-    counts = data if update.counts is None else arguments.flag("Update.counts", update.counts)
-    due: object = update.due
-    if not isinstance(due, bool | str) or due not in _DUE:
-        raise InvalidArgument(
-            f"Update.due must be True, False, 'later' or 'earlier', not {arguments.shown(due)}"
-        )
-    return b"%d%b%d%d" % (data, _DUE[due], limits, counts)
 
 
 def lease_of(lease: object) -> Lease:

@@ -46,6 +46,7 @@ class Link:
         reply_seconds: float | None = None,
         connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
+        self.address = address
         self._reply_seconds = reply_seconds or REPLY_SECONDS
         self._socket = _open_socket(address, path, connect_seconds)
         self._socket.settimeout(self._reply_seconds)
@@ -353,6 +354,55 @@ class Server:
             finally:
                 if link is not None:
                     link.close()
+
+    def queues(self) -> list[str]:
+        """Return the names of the queues on this server, or on all primaries of a cluster.
+
+        Walks all keys of the database, some at a time, so that nobody else waits. A queue that
+        was never used, or was deleted, has none; one whose slot moves meanwhile may be missed.
+        """
+        tries: wire.Tries | None = None
+        while True:
+            try:
+                found: set[str] = set()
+                for node in self._primaries():
+                    found |= self._queues_at(node)
+                return sorted(found)
+            except OSError as error:
+                self.forget(0)
+                tries = tries or self._tries(0)
+                time.sleep(tries.after_loss(error, sent=False))
+            except ServerRefused as error:
+                self.forget(0)
+                tries = tries or self._tries(0)
+                time.sleep(tries.after_no_entry(error))
+
+    def _queues_at(self, node: Node | None) -> set[str]:
+        link = self._connect_to(node)
+        try:
+            position, found = wire.read_scan(link.ask(wire.pack_scan(b"0")))
+            while position != b"0":
+                position, some = wire.read_scan(link.ask(wire.pack_scan(position)))
+                found |= some
+            return found
+        finally:
+            link.close()
+
+    def _primaries(self) -> Sequence[Node | None]:
+        """Return who has queues; None is the one server that there is."""
+        if self._topology is None:
+            return [None]
+        found = self._topology.primaries()
+        if found is None:
+            self._find(self._topology.find())
+            found = self._topology.primaries()
+        if found is None:
+            raise ConnectionError("the servers are changing places")
+        if not found:
+            raise ServerRefused(
+                "the cluster does not tell its nodes: this user needs +cluster|slots", "NOPERM"
+            )
+        return found
 
     def close(self) -> None:
         """Close idle connections and leave the embedded server. A later call opens new ones."""

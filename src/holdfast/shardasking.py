@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count, islice
 from operator import attrgetter
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 from msgspec.structs import astuple, replace
 
@@ -34,6 +34,7 @@ from holdfast.job import (
     Receipt,
     State,
     Tidied,
+    Totals,
     WorkerInfo,
 )
 from holdfast.requests import OnFailure, RequestAsker
@@ -360,9 +361,13 @@ class ShardedAsker(Asker):
 
     def counts(self) -> Flow[Counts]:
         counted = yield from self._all(Asker.counts)
-        *sums, paused = map(sum, zip(*map(astuple, counted), strict=True))
-        ready, delayed, leased, parked, failed, ended = sums
-        return Counts(ready, delayed, leased, parked, failed, ended, bool(paused))
+        sums = map(sum, zip(*map(astuple, counted), strict=True))
+        told: dict[str, Any] = dict(zip(Counts.__struct_fields__, sums, strict=True))
+        return Counts(**{**told, "paused": any(one.paused for one in counted)})
+
+    def totals(self) -> Flow[Totals]:
+        told = yield from self._all(Asker.totals)
+        return Totals(*map(sum, zip(*map(astuple, told), strict=True)))
 
     def peek(self, count: int, state: State, first: int) -> Flow[list[Job]]:
         arguments.whole("count", count, 1, MAX_JOBS)
@@ -413,8 +418,22 @@ class ShardedAsker(Asker):
             for problem in own
         ]
 
+    def publish(self) -> Flow[int]:
+        return sum((yield from self._all(Asker.publish)))
+
     def walk(self) -> Flow[list[Found]]:
         return [one for own in (yield from self._all(Asker.walk)) for one in own]
+
+    # ----------------------------------------------------------------- spark
+
+    def write(self, name: str | None) -> NoReturn:  # noqa: ARG002
+        raise _of_a_shard("a write is committed by one record")
+
+    def reader(self, name: str, epoch: int | None) -> NoReturn:  # noqa: ARG002
+        raise _of_a_shard("the claims of a reader are kept in one place")
+
+    def last_batch(self, writer: str) -> NoReturn:  # noqa: ARG002
+        raise _of_a_shard("the batches of a writer are counted in one place")
 
     # ---------------------------------------------------------------- workers
 
@@ -431,6 +450,10 @@ class ShardedAsker(Asker):
 
     def fail_worker(self, worker: WorkerInfo | Lease | str) -> Flow[int]:
         return sum((yield from self._all(lambda shard: shard.fail_worker(worker))))
+
+
+def _of_a_shard(why: str) -> InvalidArgument:
+    return InvalidArgument(f"{why}, and so in one shard: name it, as queue.shards[0]")
 
 
 def _merged(one: WorkerInfo, other: WorkerInfo) -> WorkerInfo:

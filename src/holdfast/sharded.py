@@ -82,7 +82,8 @@ class ShardedQueue(Queue):
               or to the "back" of its priority
     clock     for tests: the time in milliseconds, instead of the servers'
 
-    It has the methods of a `Queue`. A job is in the shard that its id says, a request and
+    It has the methods of a `Queue`; `write`, `reader` and `last_batch` are those of a shard,
+    `queue.shards[0]`. A job is in the shard that its id says, a request and
     a group are whole in one. Order and priority hold within a shard; shards take turns.
     """
 

@@ -41,6 +41,9 @@ class Topology(Protocol):
     def where(self, slot: int) -> Node | None:
         """Return who serves a slot, or None when somebody has to be asked first."""
 
+    def primaries(self) -> list[Node] | None:
+        """Return all who serve slots, none where that is not told; None as above."""
+
     def find(self) -> Finding:
         """Ask who serves what."""
 
@@ -121,6 +124,10 @@ class Cluster(_Doubts):
             node = self._owners[slot] = next(owners, None) or random.choice(self._nodes)
         return node
 
+    def primaries(self) -> list[Node] | None:
+        ranges = self._ranges
+        return None if ranges is None else list(dict.fromkeys(node for _, _, node in ranges))
+
     def forget(self, slot: int) -> None:
         self._ranges = None
         self._owners.pop(slot, None)
@@ -183,6 +190,10 @@ class Sentinels(_Doubts):
 
     def where(self, slot: int) -> Node | None:  # noqa: ARG002  # One server has all slots.
         return self._primary if time.monotonic() < self._confirm_at else None
+
+    def primaries(self) -> list[Node] | None:
+        node = self.where(0)
+        return [node] if node else None
 
     def forget(self, slot: int) -> None:  # noqa: ARG002
         self._primary = None

@@ -1,6 +1,6 @@
 """What goes over a connection, as bytes, with no I/O: commands out, and what an error reply means.
 
-Replies are parsed by hiredis. `server.py` and `aserver.py` are the only users.
+Replies are parsed by hiredis. Used by `server.py`, `aserver.py` and `doctor.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import random
 import ssl
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import hiredis
@@ -19,6 +18,7 @@ from holdfast.address import Node
 from holdfast.engine.call import Call
 from holdfast.engine.script import Script
 from holdfast.errors import (
+    Fenced,
     HoldfastError,
     InvalidArgument,
     JobExists,
@@ -29,7 +29,9 @@ from holdfast.errors import (
     UnsupportedServer,
     WrongState,
 )
-from holdfast.keys import NAMES, queue_keys, slot_of
+from holdfast.health import NEEDS, read_health
+from holdfast.keys import META_PATTERN, NAMES, queue_keys, queue_of, slot_of
+from holdfast.readers import lost, settled
 
 RETRIABLE: Final = frozenset(
     {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS"}
@@ -50,6 +52,7 @@ COPIES_SECONDS: Final = 1.0
 
 _SCRIPT_WORDS: Final = frozenset(
     {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}
+    | {"GONE", "CLOSED", "FENCED", "LAPSED", "SETTLED"}
 )
 """Said by a script, which knows whether it has answered this call before."""
 
@@ -60,8 +63,6 @@ _SAID_AS_ERR: Final = {
     "ERR Error compiling script": "TOO_OLD",  # The first line of ours is for Redis 7.0 and later.
 }
 """What some errors should have had for a first word."""
-
-_NEEDS: Final = "Holdfast needs Valkey 8.0 or Redis 7.0"
 
 _ADVICE: Final = {
     "BROKEN": "somebody else wrote into this queue's `meta` key: mend it, or delete the queue",
@@ -87,6 +88,23 @@ def pack(*command: bytes) -> bytes:
     """Return a command as RESP."""
     packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]  # any length
     return packed
+
+
+SCAN_KEYS: Final = 1000
+"""How many keys the server looks at in one go: less than a millisecond."""
+
+
+def pack_scan(position: bytes) -> bytes:
+    """Return the command that looks for queues among some keys."""
+    return pack(b"SCAN", position, b"MATCH", META_PATTERN, b"COUNT", b"%d" % SCAN_KEYS)
+
+
+def read_scan(reply: Any) -> tuple[bytes, set[str]]:
+    """Return where to go on (b"0" at the end), and the queues that were found."""
+    if isinstance(reply, hiredis.ReplyError):
+        raise refusal(reply)
+    position, keys = reply
+    return position, {name for key in keys if (name := queue_of(key)) is not None}
 
 
 INFO: Final = pack(b"INFO")  # All of it: those that are too old take no list of sections.
@@ -177,6 +195,25 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
             return JobExists(
                 f"{ids[0]}/{fact}: a job that is no part has this id; no part was added"
             )
+        case "GONE":
+            return WrongState(
+                f"{ids[int(fact)]}: what was staged is gone: aborted, forgotten after keep_for, or "
+                "committed before. Nothing was committed: stage it anew, as another attempt"
+            )
+        case "CLOSED":
+            return WrongState(
+                f"{ids[int(fact)]}: rows are to be parts of this request, but it is not open. "
+                "Nothing was committed"
+            )
+        case "FENCED":
+            return Fenced(
+                f"{ids[0]}: a newer reader of this name was opened, or the queue was deleted: stop "
+                "this one"
+            )
+        case "LAPSED":
+            return lost(ids[0], ids[1], fact)
+        case "SETTLED":
+            return settled(ids[0], ids[1])
         case "WRONG":
             return WrongState(f"the call does not fit what is there: {fact}")
         case "INVALID":
@@ -192,7 +229,7 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
                 f"this queue was written by a newer Holdfast (layout {fact}): update this one"
             )
         case "TOO_OLD":
-            return UnsupportedServer(f"this server cannot run the scripts of a queue: {_NEEDS}")
+            return UnsupportedServer(f"this server cannot run the scripts of a queue: {NEEDS}")
     if word in _ADVICE:
         return ServerRefused(_ADVICE[word], word)
     return ServerRefused(f"the server refused the call: {text[:200]}", word)
@@ -324,51 +361,6 @@ def describe(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-@dataclass(frozen=True)
-class Health:
-    """What INFO says about a server."""
-
-    product: str
-    version: tuple[int, ...]
-    eviction: str
-    aof: bool
-
-    @property
-    def too_old(self) -> bool:
-        """Whether this server lacks what the scripts need."""
-        return self.version < ((8, 0) if self.product == "Valkey" else (7, 0))
-
-    def warnings(self) -> list[str]:
-        """Return what could cost jobs, in one sentence each."""
-        found = []
-        if self.eviction not in ("", "noeviction"):
-            found.append(
-                f"maxmemory-policy is {self.eviction}: a full server will drop jobs; "
-                "set it to noeviction"
-            )
-        if not self.aof:
-            found.append(
-                "appendonly is off: what was added since the last snapshot is lost when the "
-                "server stops; set appendonly yes"
-            )
-        return found
-
-
-def read_health(info: bytes) -> Health:
-    """Read the reply of INFO."""
-    fields = dict(
-        line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line
-    )
-    valkey = fields.get("valkey_version")
-    version = valkey or fields.get("redis_version", "0")
-    return Health(
-        product="Valkey" if valkey else "Redis",
-        version=tuple(int(part) for part in version.split(".") if part.isdigit()),
-        eviction=fields.get("maxmemory_policy", ""),
-        aof=fields.get("aof_enabled", "1") == "1",
-    )
-
-
 def check_health(server: object, reply: object) -> list[str]:
     """Refuse a server that is too old; return warnings about one that may lose jobs.
 
@@ -380,6 +372,5 @@ def check_health(server: object, reply: object) -> list[str]:
         return []
     health = read_health(reply)
     if health.too_old:
-        version = ".".join(map(str, health.version))
-        raise UnsupportedServer(f"{server} is {health.product} {version}: {_NEEDS}")
+        raise UnsupportedServer(f"{server} is {health.name}: {NEEDS}")
     return health.warnings()

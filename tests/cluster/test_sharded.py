@@ -21,15 +21,18 @@ from holdfast import (
     JobNotFound,
     NewJob,
     Queue,
+    Row,
     RunningJob,
     Server,
     ServerUnavailable,
     ShardedQueue,
     Worker,
 )
+from holdfast.engine import writing
 from holdfast.keys import slot_of
 from holdfast.sharding import Sharding
 from holdfast.testing import moved, run_until_empty
+from holdfast.writes import KEEP_MS
 from support import DEADLINE, TestServer, command_on, documented_user, wait_until, with_login
 from worker.support import at_work
 
@@ -337,6 +340,59 @@ def test_counts_are_summed_and_what_is_done_is_done_to_all(
     assert queue.counts().ready == 10
     queue.delete()
     assert queue.counts().ready == 0
+
+
+def test_totals_are_summed_over_all_shards(queue: ShardedQueue) -> None:
+    queue.add_many([b"x"] * 20)
+    queue.complete_many(queue.lease_many(15, 30))
+    totals = queue.totals()
+    assert (totals.added, totals.leased, totals.completed, totals.failed) == (20, 15, 15, 0)
+
+
+def test_what_is_staged_in_a_shard_gets_ids_of_it(test_server: TestServer, name: str) -> None:
+    with ShardedQueue(name, test_server.url, shards=SHARDS) as queue:
+        shard, (fits,) = queue.shards[2], ids_of(queue, 2)
+        write = shard.write()
+        rows = [b"x", Row(b"x"), Row(b"x", id=fits), *[b"x"] * 20]
+        staged = write.stage(rows, partition=0, attempt=0)
+        assert queue.counts().staged == 1
+        assert write.commit([staged]).rows == 23
+        assert shard.counts().ready == 23
+        leases = queue.lease_many(100, 30)
+        assert {queue.sharding.number_of(lease.id) for lease in leases} == {2}
+        assert queue.complete_many(leases) == [True] * 23
+        (elsewhere,) = ids_of(queue, 1)
+        with pytest.raises(InvalidArgument, match="shard"):
+            write.stage([Row(b"x", id=elsewhere)], partition=1, attempt=0)
+        assert queue.audit() == []
+
+
+def test_what_is_committed_is_published_in_all_shards(queue: ShardedQueue) -> None:
+    with ShardedQueue(queue.name, queue_url(queue), shards=SHARDS) as sharded:
+        for shard in sharded.shards:
+            commit_only(shard, b"x", b"y")
+    assert queue.counts().ready == 0
+    assert queue.publish() == 2 * SHARDS
+    assert queue.publish() == 0
+    assert queue.counts().ready == 2 * SHARDS
+
+
+def commit_only(shard: Queue, *rows: bytes) -> None:
+    """Commit, and die before the rows become jobs."""
+    write = shard.write("w")
+    staged = write.stage(rows, partition=0, attempt=0)
+    shard._run(writing.adopt("w", "", 0, 0, [("w/0.0", staged.chunks)], keep_for_ms=KEEP_MS))
+    assert shard._run(writing.commit("w", "", 0, 1, keep_for_ms=KEEP_MS, how=b""))
+
+
+def test_what_is_of_one_shard_says_that_it_is_to_be_named(queue: ShardedQueue) -> None:
+    for ask in (
+        lambda: queue.write("w"),
+        lambda: queue.reader("r"),
+        lambda: queue.last_batch("w"),
+    ):
+        with pytest.raises(InvalidArgument, match=r"in one shard: name it, as queue\.shards\[0\]"):
+            ask()
 
 
 def test_jobs_are_looked_at_over_all_shards(queue: ShardedQueue) -> None:

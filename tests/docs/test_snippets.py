@@ -16,7 +16,8 @@ from holdfast import Queue
 from support import TestServer, wait_until
 
 README = ROOT / "README.md"
-WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+SPARK = ROOT / "docs" / "spark.md"  # It runs in the tests of Spark, which have a session.
+WITH_PYTHON = [page for page in PAGES if page != SPARK and blocks(page, "python")]
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from conftest import Clock
-from holdfast import Lease, NewJob, Queue, Update
+from holdfast import Lease, NewJob, Queue, Row, Staged, Update
 from holdfast.asking import Requeue
-from holdfast.engine import calls
+from holdfast.engine import calls, writing
 from holdfast.said import Done
 
 
@@ -23,6 +23,8 @@ class Stage:
     held: list[Lease] = field(default_factory=list)
     """Leases of the queue, for the call to settle."""
     held_by_other: list[Lease] = field(default_factory=list)
+    staged: list[Staged] = field(default_factory=list)
+    """Staged by somebody else, for the call to commit."""
 
 
 Play: TypeAlias = Callable[[Stage], object]
@@ -210,6 +212,58 @@ def a_group(stage: Stage) -> None:
     stage.queue.add_many([NewJob(id, id=id) for id in "abc"], group="g", group_limit=1)
     stage.held += stage.queue.lease_many(9, 30)
     assert [lease.id for lease in stage.held] == ["a"]
+
+
+def three_staged(stage: Stage) -> None:
+    """Two attempts of a write, and one that was in vain; an open request."""
+    stage.other.request("r", limit=1).open()
+    write = stage.other.write("w")
+    for partition, attempt in ((0, 0), (1, 0), (1, 1)):
+        rows = [Row("x", id=f"{partition}"), Row("y", priority=90), Row("z", request="r")]
+        stage.staged.append(write.stage(rows, partition=partition, attempt=attempt))
+
+
+def one_committed(stage: Stage) -> None:
+    """Somebody died after the commit, and before anything was published."""
+    three_staged(stage)
+    winners = [(f"w/{partition}.0", 1) for partition in range(2)]
+    stage.other._run(writing.adopt("w", "stream", 3, 0, winners, keep_for_ms=60_000))
+    stage.other._run(writing.commit("w", "stream", 3, 1, keep_for_ms=60_000))
+
+
+def one_expired(stage: Stage) -> None:
+    three_staged(stage)
+    stage.clock.advance(86400)
+
+
+def a_reader(stage: Stage) -> None:
+    """A reader with a claim: a job with facts, one that was cancelled, a part of a full request."""
+    three_jobs(stage)
+    with stage.other.request("r", limit=1, priority=90) as request:
+        request.add_many(["0", "1"])
+    reader = stage.other.reader("reader")
+    reader.open()
+    assert reader.claim(0, 9).jobs == 4
+    stage.other.cancel("third")
+    stage.other.add("new", id="first", on_conflict="update", delay=5)
+    stage.queue.add("more", id="more")
+
+
+def a_lapsed_claim(stage: Stage) -> None:
+    a_reader(stage)
+    stage.clock.advance(3601)
+    stage.other.register()  # The silence is over,
+    stage.clock.advance(5)  # and so is the time in which it can renew.
+
+
+def a_claim_given_back(stage: Stage) -> None:
+    a_reader(stage)
+    stage.other.reader("reader", epoch=1).give_back(0)
+
+
+def read(stage: Stage) -> object:
+    reader = stage.queue.reader("reader", epoch=1)
+    return reader.look(0), list(reader.read(0, 0)), reader.renew()
 
 
 def paused(stage: Stage) -> None:
@@ -413,8 +467,8 @@ SCENARIOS = (
     Scenario("set_result", lambda s: s.queue.set_result("first", "some"), one_failed),
     Scenario("fail_worker", lambda s: s.queue.fail_worker(s.held[0]), one_replaced),
     Scenario("register", lambda s: s.queue.register(alive_for=60, queues=["some"])),
-    Scenario("repair", lambda s: s.queue.repair(), four_states, requests=15),
-    Scenario("repair of requests", lambda s: s.queue.repair(), a_request, requests=15),
+    Scenario("repair", lambda s: s.queue.repair(), four_states, requests=19),
+    Scenario("repair of requests", lambda s: s.queue.repair(), a_request, requests=19),
     Scenario("recount", count_anew, a_request),
     Scenario("open a request", lambda s: s.queue.request("r", limit=1, open_for=60).open()),
     Scenario("open a request again", lambda s: s.queue.request("r").open(), a_request),
@@ -477,6 +531,78 @@ SCENARIOS = (
         requests=2,
     ),
     Scenario("tidy by force", lambda s: s.queue.tidy(force=True), all_silent, requeue="back"),
+    Scenario(
+        "stage",
+        lambda s: s.queue.write("w").stage(
+            [b"made", {"n": 1}, Row("a", id="a", delay=5), Row("r", request="r")],
+            partition=0,
+            attempt=0,
+        ),
+    ),
+    Scenario(
+        "stage in two calls",
+        lambda s: s.queue.write("w").stage([b"x"] * 1001, partition=0, attempt=0),
+        requests=2,
+    ),
+    Scenario(
+        "commit a write",
+        lambda s: s.queue.write("w").commit(s.staged[:2], on_conflict="update"),
+        three_staged,
+        requests=4,
+    ),
+    Scenario(
+        "commit a batch again",
+        lambda s: s.queue.write("w").commit(s.staged[::2], writer="stream", batch=3),
+        one_committed,
+        requests=3,
+    ),
+    Scenario(
+        "commit what is gone",
+        lambda s: (s.queue.tidy(), s.queue.write("w").commit(s.staged[:1])),
+        one_expired,
+        requests=4,
+    ),
+    Scenario("abort", lambda s: s.queue.write("w").abort(s.staged), three_staged),
+    Scenario("publish", lambda s: s.queue.publish(), one_committed),
+    Scenario("lease that publishes", lambda s: s.queue.lease_many(9, 30), one_committed),
+    Scenario("tidy that publishes", lambda s: s.queue.tidy(), one_committed, requests=2),
+    Scenario("open a reader", lambda s: s.queue.reader("reader").open(), a_reader),
+    Scenario(
+        "claim",
+        lambda s: s.queue.reader("reader", epoch=1).claim(1, 9),
+        a_reader,
+        requests=1,
+    ),
+    Scenario(
+        "claim in two calls",
+        lambda s: s.queue.reader("reader", epoch=1).claim(0, 3000),
+        lambda s: (
+            s.other.add_many([NewJob("x", id=f"job {n}") for n in range(1001)]),
+            s.other.reader("reader").open(),
+        ),
+        requests=2,
+    ),
+    Scenario("claim again", lambda s: s.queue.reader("reader", epoch=1).claim(0, 9), a_reader),
+    Scenario(
+        "claim what lapsed",
+        lambda s: s.queue.reader("reader", epoch=1).claim(0, 9),
+        a_claim_given_back,
+    ),
+    Scenario(
+        "claim for another", lambda s: s.queue.reader("reader", epoch=7).claim(1, 9), a_reader
+    ),
+    Scenario("read a claim", read, a_reader, requests=3),
+    Scenario("settle claims", lambda s: s.queue.reader("reader", epoch=1).settle(1), a_reader),
+    Scenario(
+        "settle claims that lapsed",
+        lambda s: s.queue.reader("reader", epoch=1).settle(1),
+        a_claim_given_back,
+    ),
+    Scenario(
+        "give a claim back", lambda s: s.queue.reader("reader", epoch=1).give_back(0), a_reader
+    ),
+    Scenario("lease that takes a claim back", lambda s: s.queue.lease_many(9, 30), a_lapsed_claim),
+    Scenario("tidy that takes a claim back", lambda s: s.queue.tidy(), a_lapsed_claim, requests=2),
     Scenario("pause", lambda s: s.queue.pause(), three_jobs),
     Scenario("resume", lambda s: s.queue.resume(), paused),
     Scenario("delete", lambda s: s.queue.delete(), three_leases),

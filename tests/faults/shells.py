@@ -10,9 +10,11 @@ from typing import Any, Literal, TypeAlias, cast
 
 from holdfast import (
     AsyncQueue,
+    AsyncReader,
     AsyncRequest,
     AsyncServer,
     AsyncShardedQueue,
+    AsyncWrite,
     Queue,
     Server,
     ShardedQueue,
@@ -27,13 +29,15 @@ SHELLS: tuple[Shell, ...] = ("Queue", "AsyncQueue")
 class _Blocking:
     """An `AsyncQueue` whose methods are waited for, and those of its requests too."""
 
-    def __init__(self, thing: AsyncQueue | AsyncRequest, runner: asyncio.Runner) -> None:
+    def __init__(
+        self, thing: AsyncQueue | AsyncRequest | AsyncWrite | AsyncReader, runner: asyncio.Runner
+    ) -> None:
         self._thing = thing
         self._runner = runner
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._thing, name)
-        if name == "request":
+        if name in ("request", "write", "reader"):
             return lambda *args, **options: _Blocking(found(*args, **options), self._runner)
         if not inspect.iscoroutinefunction(found):
             return found

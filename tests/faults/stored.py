@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, TypeAlias
 
+import msgspec
 import redis
 
 from holdfast import Queue
@@ -13,6 +14,7 @@ from holdfast.keys import NAMES, queue_keys
 Stored: TypeAlias = dict[str, Any]
 
 _MADE_ID = re.compile(rb"[-0-9A-Z_a-z]{20}")
+_STAGED_ID = re.compile(rb"\x14\0\0\0([-0-9A-Z_a-z]{20})")
 
 
 def stored(client: redis.Redis, queue: Queue, other: Queue | None = None) -> Stored:
@@ -31,7 +33,16 @@ def stored(client: redis.Redis, queue: Queue, other: Queue | None = None) -> Sto
 
 def made_ids(client: redis.Redis, queue: Queue) -> list[bytes]:
     """Return the ids of jobs that the client made, in the order in which it made them."""
-    return sorted(id for id in _hash(client, queue, "jobs") if _MADE_ID.fullmatch(id))
+    ids = {id for id in _hash(client, queue, "jobs") if _MADE_ID.fullmatch(id)}
+    for chunk in _hash(client, queue, "staged").values():
+        ids.update(_STAGED_ID.findall(chunk))
+    return sorted(ids)
+
+
+def claimed(client: redis.Redis, queue: Queue) -> int:
+    """Return how many jobs readers have claimed."""
+    chunks = _hash(client, queue, "claims").values()
+    return sum(len(msgspec.msgpack.decode(ids)) for ids in chunks)
 
 
 def payloads(client: redis.Redis, queue: Queue) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from conftest import Clock
 from engine_support import load_scripts
 from faults.scenarios import SCENARIOS, Scenario, Stage
 from faults.shells import SHELLS, Shell, open_queue
-from faults.stored import Stored, stored
+from faults.stored import Stored, claimed, stored
 from holdfast import HoldfastError, Lease, Leases, Queue, Receipt
 from proxy import DRIP, PASS, Proxy, Step
 from support import TestServer
@@ -137,7 +137,8 @@ class Theatre:
     def hidden(self, stage: Stage) -> int:
         """Return how many jobs are leased though nobody on the stage knows of it."""
         known = stage.queue.extend_many([*stage.held, *stage.held_by_other], 30)
-        return stage.queue.counts().leased - sum(map(bool, known))
+        held = sum(map(bool, known)) + claimed(self.client, stage.queue)
+        return stage.queue.counts().leased - held
 
 
 def comparable(answer: Any) -> Any:

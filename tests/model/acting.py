@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import said
+from holdfast import arguments
 from holdfast.engine import calls
 from holdfast.engine.call import Entry
 from holdfast.engine.replies import read_flags
@@ -46,7 +46,7 @@ class Acting(Comparing):
         # again when its caller is forgotten, is taken for another update.
         named = [replace(job, id=job.id or "a") for job in wanted]
         given, entries = self._jobs(named, first_id)
-        call = calls.update(entries, said._how(how))
+        call = calls.update(entries, arguments.how(how))
         self._ask(
             caller,
             call,
@@ -182,7 +182,7 @@ class Acting(Comparing):
         """Bring about a job of some kind that seldom comes about by chance."""
         needs = {
             "leased": "ready", "handled": "failed", "failed": "leased", "updated": "no part leased",
-            "cancelled": "leased", "reclaimed": "leased", "part": "part that waits",
+            "cancelled": "leased", "reclaimed": "leased by a worker", "part": "part that waits",
             "part that failed": "part",
         }  # fmt: skip
         if self._is_there(kind):

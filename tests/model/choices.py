@@ -39,7 +39,11 @@ times = st.sampled_from(
     + [("lapse", ms) for ms in (0, 0, 0, 0, 1, -1, -400)]
     + [("due", ms) for ms in (0, 0, 1, -1, -400)]
     + [("patience", ms) for ms in (0, 0, -1)]
-    + [(kind, ms) for kind in ("second", "forget", "free", "handling", "term") for ms in (0, -1)]
+    + [
+        (kind, ms)
+        for kind in ("second", "forget", "free", "handling", "term", "entry")
+        for ms in (0, -1)
+    ]
     + [(kind, ms) for kind in ("silence", "caller", "worker") for ms in (0, 1)]
 )
 
@@ -253,5 +257,5 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     "half a place": lambda _: calls.change_request("p", seal=True, cancel=True, limit=b"0.5"),
     "a request of priority 100": lambda _: calls.change_request("p", cancel=True, priority=100),
     "failed for less than nothing": lambda _: calls.tidy(failed_for_ms=-1),
-    "repair of what is not there": lambda _: calls.repair((15, b"")),
+    "repair of what is not there": lambda _: calls.repair((20, b"")),
 }

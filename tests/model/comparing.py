@@ -48,6 +48,9 @@ class Look:
     wanted: Any
 
 
+_REFUSAL = r"(STALE|WRONG|FENCED|LAPSED|SETTLED|(EXISTS|PART|GAP|TAKEN|GONE|CLOSED) \d+).*"
+
+
 class Comparing(RuleBasedStateMachine):
     """A queue and its model under one clock."""
 
@@ -110,7 +113,7 @@ class Comparing(RuleBasedStateMachine):
             self.now, sent.caller, sent.number, sent.call, [look.call for look in looks]
         )
         if isinstance(answer, hiredis.ReplyError):
-            answer = re.sub(r"(STALE|WRONG|(EXISTS|PART|GAP|TAKEN) \d+).*", r"\1", str(answer))
+            answer = re.sub(_REFUSAL, r"\1", str(answer))
         else:
             answer = sent.read(answer)
         note(f"        -> {short(answer)}")

@@ -24,12 +24,23 @@ from holdfast.keys import NAMES, queue_keys
 from holdfast.wire import pack
 from model.values import NEVER
 
-SETS = ("ready", "delayed", "leased", "failed", "ended", "parked", "turns", "terms")
-HASHES = ("jobs", "holds", "facts", "next", "results", "meta", "requests")
+SETS = ("ready", "delayed", "leased", "failed", "ended", "parked", "turns", "terms", "staging")
+HASHES = (
+    "jobs",
+    "holds",
+    "facts",
+    "next",
+    "results",
+    "meta",
+    "requests",
+    "ledger",
+    "staged",
+    "claims",
+)
 TALLIES = (
     "leased", "completed", "released", "retried", "promoted", "reclaimed", "failed", "revived",
     "updated", "cancelling", "cancelled", "pruned", "result", "opened", "sealed", "changed",
-    "ended", "forgotten",
+    "ended", "forgotten", "committed", "published", "claimed", "settled",
 )  # fmt: skip
 
 RANKS = 2**46
@@ -112,10 +123,10 @@ class Engine:
         counted, audited, registered, *found = self._seen or self._wire.ask(self._look(now))
         self._seen = None
         sets, hashes, (callers, wake) = found[: len(SETS)], found[len(SETS) : -2], found[-2:]
-        ready, delayed, leased, failed, ended, parked, turns, terms = (
+        ready, delayed, leased, failed, ended, parked, turns, terms, staging = (
             [(id.decode(), int(score)) for id, score in _pairs(zset)] for zset in sets
         )
-        jobs, holds, facts, successors, results, meta, requests = (
+        jobs, holds, facts, successors, results, meta, requests, ledger, staged, claims = (
             {field.decode(): value for field, value in _pairs(fields)} for fields in hashes
         )
         return {
@@ -134,6 +145,10 @@ class Engine:
             "facts": {id: _facts(packed) for id, packed in facts.items()},
             "results": results,
             "next": {id: _successor(packed) for id, packed in successors.items()},
+            "staging": dict(staging),
+            "ledger": {name: msgspec.msgpack.decode(kept) for name, kept in ledger.items()},
+            "staged": staged,
+            "claims": {field: msgspec.msgpack.decode(ids) for field, ids in claims.items()},
             "workers": _workers(registered),
             "sequence": int(meta.get("sequence", 0)),
             "tally": _tally({name: int(count) for name, count in meta.items()}),

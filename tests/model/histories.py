@@ -51,13 +51,13 @@ from model.choices import (
     ways,
 )
 from model.comparing import with_results
+from model.connecting import Connecting
 from model.hearing import SILENCE
-from model.requesting import Requesting
 from model.resending import Resending
 from model.values import filed_id, payload_of
 
 
-class Histories(Requesting, Resending):
+class Histories(Connecting, Resending):
     """Every transition, by several callers, on one queue."""
 
     # ------------------------------------------------------------------- add

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.job import Update
-from model.closing import MOST_PER_CALL, Closing
+from model.booking import Booking
+from model.closing import MOST_PER_CALL
 from model.hearing import CALLER_IS_KEPT
 from model.jobs import SPENT
 from model.values import (
@@ -29,7 +30,7 @@ HELD_TOO_LONG = "held for too long"
 WORKER_FAILED = "its worker failed"
 
 
-class Model(Closing):
+class Model(Booking):
     """One queue. A question comes with the time, last."""
 
     # ----------------------------------------------------------------------- add
@@ -78,6 +79,7 @@ class Model(Closing):
     ) -> Granted:
         woken = self.wake
         completed = [self._complete_if_last(settle, now) for settle in done]
+        self.wanted = count
         self._maintain(now)
         self._decide(now)
         until = after(now, ms)
@@ -92,7 +94,7 @@ class Model(Closing):
             self.wake = woken
             self._wake_sleeper(granted and self.best())
         ask_again = 0 if granted else 1000 if self.paused else self._worth_asking_in(now, failed)
-        if not self.paused and self.room <= 0:
+        if not self.paused and (self.room <= 0 or self.unpublished):
             ask_again = 0  # There is more to be cleared away.
         return Granted(token, tuple(job.id for job in granted), completed, ask_again)
 
@@ -236,7 +238,8 @@ class Model(Closing):
         """Take leases back before they lapse: of one holder, or held for longer than this."""
         found = [
             job for job in self.in_order("leased")
-            if (not holder or (job.token or "").rpartition(".")[0] == holder)
+            if not (job.token or "").startswith("claim:")
+            and (not holder or (job.token or "").rpartition(".")[0] == holder)
             and (longer is None or now - job.leased_at > longer)
         ]  # fmt: skip
         for job in found:
@@ -258,7 +261,13 @@ class Model(Closing):
         for job in old:
             self._end_as_cancelled(job, now)
         self._decide(now)
-        return (*moved, len(old), MOST_PER_CALL - self.room)
+        return (
+            *moved,
+            len(old),
+            MOST_PER_CALL - self.room,
+            self.seen_to,
+            int(self._oldest() is not None),
+        )
 
     def repair(self, now: int) -> list[str]:
         """Nothing is broken, so nothing is done."""

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.engine import script
+from model.booking import MAX_CHUNKS
 from model.engine import Wire
 from model.histories import Histories
 from model.jobs import MAX_HANDLING, MAX_HANDLINGS
@@ -38,6 +39,8 @@ def _a_failure_handler_soon_gives_up(monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Not after a hundred times, which no history would reach. Scripts carry these numbers."""
     monkeypatch.setitem(script.BOUNDS, "MAX_HANDLINGS", MAX_HANDLINGS)
     monkeypatch.setitem(script.BOUNDS, "MAX_HANDLING_MS", MAX_HANDLING)
+    monkeypatch.setitem(script.BOUNDS, "MAX_CHUNKS", MAX_CHUNKS)
+    monkeypatch.setitem(script.BOUNDS, "SMALL_CHUNKS", 1)
     script._text.cache_clear()
     yield
     monkeypatch.undo()

@@ -68,6 +68,10 @@ def view(model: Model, now: int) -> dict[str, Any]:
         "results": {id: job.result for id, job in known.items() if job.result is not None}
         | {id: part.result for id, part in ended_parts(model).items() if part.result is not None},
         "next": {id: _successor(job.successor) for id, job in model.jobs.items() if job.successor},
+        "staging": model.times_of,
+        "ledger": model.ledger,
+        "staged": {field: chunk.raw for field, chunk in model.staged.items()},
+        "claims": model.claims,
         "workers": {name: (until / 1000, until > now) for name, until in model.workers.items()},
         "sequence": model.numbers,
         "tally": dict(+model.tally),
@@ -80,6 +84,7 @@ def view(model: Model, now: int) -> dict[str, Any]:
     }
     seen["counts"] = {state: len(seen[state]) for state in STATES}
     seen["counts"]["paused"] = model.paused
+    seen["counts"] |= {"staged": len(model.staged), "claims": len(model.claims)}
     return seen
 
 
@@ -248,6 +253,7 @@ def moments(model: Model) -> dict[str, set[int]]:
         "silence": set() if model.seen is None else {model.seen + SILENCE},
         "patience": {model.patience},
         "term": {request.term for request in model.requests.values()},
+        "entry": set(model.times_of.values()),
         "caller": {asked_at + CALLER_IS_KEPT for _, asked_at, _ in model.answers.values()},
         "worker": {until + CALLER_IS_KEPT for until in model.workers.values()},
     }

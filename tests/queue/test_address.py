@@ -21,6 +21,7 @@ import pytest
 
 from holdfast import AsyncQueue, AsyncServer, HoldfastError, InvalidArgument, Queue, Server
 from holdfast.address import Address, parse
+from holdfast.doctor import examine
 from support import DEADLINE, TestServer
 
 
@@ -415,6 +416,8 @@ def test_a_certificate_of_an_unknown_authority_is_refused(
     proxy: Callable[..., str], certificates: Callable[..., Path]
 ) -> None:
     url = proxy(certificates("mine"))
+    [finding] = examine(url).findings
+    assert "name its authority with ?ca=" in finding.advice
     assert_refused(url, "certificate.*self-signed")
     assert_refused(f"{url}?ca={certificates('theirs')}", "certificate.*self-signed")
 

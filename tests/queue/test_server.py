@@ -30,7 +30,8 @@ from holdfast import (
     wire,
 )
 from holdfast.address import Address
-from holdfast.wire import check_health, read_health
+from holdfast.health import read_health
+from holdfast.wire import check_health
 from support import DEADLINE, TestServer, command_on, kill_connections, wait_until, with_login
 
 SECRET = "hunter2-$ecret"

@@ -16,9 +16,11 @@ from engine_support import ids
 from holdfast import (
     AsyncQueue,
     AsyncQueueHandler,
+    AsyncReader,
     AsyncRequest,
     AsyncServer,
     AsyncShardedQueue,
+    AsyncWrite,
     Counts,
     HoldfastError,
     Job,
@@ -27,22 +29,28 @@ from holdfast import (
     NewJob,
     Queue,
     QueueHandler,
+    Reader,
     Request,
+    Row,
     Schedule,
     Server,
     ShardedQueue,
     Update,
     WorkerInfo,
+    Write,
 )
 from support import TestServer
 
-PAIRS = [
-    (Queue, AsyncQueue),
+HANDLES = [
     (Request, AsyncRequest),
+    (Write, AsyncWrite),
+    (Reader, AsyncReader),
     (QueueHandler, AsyncQueueHandler),
     (ShardedQueue, AsyncShardedQueue),
-    (Server, AsyncServer),
 ]
+PAIRS = [(Queue, AsyncQueue), *HANDLES, (Server, AsyncServer)]
+NAMED = {"__init__", "request", "write", "reader", "options", "every", "cron", "forget"}
+"""A request, a write or a reader is named, a schedule declared, and nothing is sent."""
 Step = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
 Scenario = Generator[Step, Any, None]
 
@@ -97,8 +105,7 @@ def test_what_is_awaited_is_what_does_io(sync: type, other: type) -> None:
     for name, method in methods(other).items():
         # An async context manager, or what is gone through with `async for`.
         opens = hasattr(method, "__wrapped__") or inspect.isasyncgenfunction(method)
-        # A request is named, not opened; a schedule is declared, and no tick made.
-        does_io = name not in ("__init__", "request", "options", "every", "cron", "forget")
+        does_io = name not in NAMED
         assert opens or inspect.iscoroutinefunction(method) == does_io, name
         assert not inspect.iscoroutinefunction(methods(sync)[name])
         assert inspect.isasyncgenfunction(method) == inspect.isgeneratorfunction(
@@ -155,6 +162,7 @@ def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
     yield from step("add_many", [NewJob(b"%d" % n, id=f"m{n}") for n in range(1200)], handler="h")
     yield from step("add_many", [NewJob(b"", id="x"), NewJob(b"", id="m0")], on_conflict="raise")
     yield from step("counts")
+    yield from step("totals")
     one = yield from step("lease", 30)
     yield from step("extend", one, 60)
     yield from step("complete", one, b"result", add=[NewJob(b"", id="f", priority=99)])
@@ -203,6 +211,8 @@ def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
     yield from step("tick")
     clock(1)
     yield from step("tick")
+    yield from writes_in(step, step_of, clock)
+    yield from claims_in(step, step_of, clock)
     yield from step("register", alive_for=5)
     workers = yield from step("workers")
     yield from step("fail_worker", workers[0])
@@ -267,6 +277,54 @@ def requests_in(step: Any, step_of: Any, clock: Callable[[float], None]) -> Scen
     yield from step("groups")
 
 
+def writes_in(step: Any, step_of: Any, clock: Callable[[float], None]) -> Scenario:
+    """The part of the scenario that uses every method of a write."""
+    request = yield from step("request", "rows")
+    yield from step_of(request, "open")
+    write = yield from step("write", "w")
+    yield from step("write", "")
+    rows = [NewJob(b"", id="row"), Row(b"", request="rows"), *(NewJob(b"", id="m0") for _ in "ab")]
+    one = yield from step_of(write, "stage", rows, partition=0, attempt=0)
+    two = yield from step_of(write, "stage", [b"", {"n": 1}], partition=1, attempt=0, priority=9)
+    yield from step_of(write, "stage", [Row(b"", id="x", request="r")], partition=2, attempt=0)
+    vain = yield from step_of(write, "stage", rows, partition=0, attempt=1, keep_for=5)
+    yield from step_of(write, "abort", [vain, None])
+    yield from step_of(write, "commit", [one, vain])
+    yield from step_of(write, "commit", [one], on_conflict="raise")
+    yield from step_of(write, "commit", [one], writer="stream")
+    yield from step_of(write, "commit", [one, two], writer="stream", batch=1)
+    yield from step_of(write, "commit", [one, two], writer="stream", batch=1)
+    yield from step("last_batch", "stream")
+    yield from step("last_batch", "nobody")
+    yield from step("publish")
+    yield from step_of(request, "status")
+
+
+def claims_in(step: Any, step_of: Any, clock: Callable[[float], None]) -> Scenario:
+    """The part of the scenario that uses every method of a reader."""
+    reader = yield from step("reader", "etl")
+    yield from step("reader", "two words")
+    yield from step_of(reader, "claim", 0, 5)
+    yield from step_of(reader, "open")
+    yield from step_of(reader, "claim", 0, 1010)
+    yield from step_of(reader, "claim", 0, 5)
+    yield from step_of(reader, "claim", 1, 5, claim_for=5)
+    yield from step_of(reader, "claim", 7, 5)
+    yield from step_of(reader, "claim", 1, 0)
+    yield from step_of(reader, "look", 1)
+    yield from step_of(reader, "look", 9)
+    yield from step_of(reader, "read", 1, 0)
+    yield from step_of(reader, "read", 1, 9)
+    yield from step_of(reader, "renew", claim_for=9)
+    older = yield from step("reader", "etl", epoch=7)
+    yield from step_of(older, "renew")
+    yield from step_of(reader, "give_back", 1)
+    yield from step_of(reader, "read", 1, 0)
+    yield from step_of(reader, "settle", 9)
+    yield from step_of(reader, "settle", 2)
+    yield from step_of(reader, "read", 0, 0)
+
+
 def without_tokens(answer: Any) -> Any:
     if isinstance(answer, Lease):
         return answer.id, answer.data, answer.facts
@@ -282,6 +340,8 @@ def without_tokens(answer: Any) -> Any:
         return answer.name, answer.job, answer.missed, answer.after(0)
     if isinstance(answer, Request | AsyncRequest):
         return answer.id
+    if isinstance(answer, Write | AsyncWrite | Reader | AsyncReader):
+        return answer.name
     return re.sub(r"[\d.]+ s\b|under \S+", "", answer) if isinstance(answer, str) else answer
 
 
@@ -329,7 +389,7 @@ def test_both_shells_come_to_the_same(test_server: TestServer, queue_name: str) 
     sync = play(test_server.url, queue_name)
     assert sync == asyncio.run(aplay(test_server.url, queue_name))
     used = {str(step[0]) for step in sync if isinstance(step, tuple)}
-    both = methods(Queue).keys() | methods(Request).keys()
+    both = {method for shell in (Queue, Request, Write, Reader) for method in methods(shell)}
     assert used == both - {"__init__", "events", "keep_tidy"}
 
 

@@ -196,7 +196,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "a handler of a queue": (["-q", "x", "jobs:send"], 2, "jobs:send is QueueHandler, neither"),
     "a worker with a queue": (["-q", "x", "jobs:worker"], 2, "is a worker and says itself"),
     "a worker with a grace": (["--grace", "0", "jobs:worker"], 2, "is a worker and says itself"),
-    "a bad number": (["-q", "x", "--lease", "long", "jobs:function"], 2, "not a valid float"),
+    "a bad number": (["-q", "x", "--lease", "long", "jobs:function"], 2, "is no duration"),
     "a bad concurrency": (
         ["-q", "x", "--concurrency", "many", "jobs:function"],
         2,
@@ -204,17 +204,17 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     ),
     "a number that is too small": (
         ["-q", "x", "--concurrency", "0", "jobs:function"],
-        1,
+        2,
         "Error: concurrency must be 1 to 10000, not 0",
     ),
     "a lease that is too short": (
         ["-q", "x", "--lease", "0.1", "jobs:function"],
-        1,
+        2,
         "Error: lease",
     ),
-    "a queue of no name": (["-q", "", "jobs:function"], 1, "Error: queue name"),
-    "a queue twice": (["-q", "x", "-q", "x", "jobs:function"], 1, "Error: queues must be diff"),
-    "a url that is none": (["-q", "x", "--url", "nonsense", "jobs:function"], 1, "Error: "),
+    "a queue of no name": (["-q", "", "jobs:function"], 2, "Error: queue name"),
+    "a queue twice": (["-q", "x", "-q", "x", "jobs:function"], 2, "Error: queues must be diff"),
+    "a url that is none": (["-q", "x", "--url", "nonsense", "jobs:function"], 2, "Error: "),
 }
 
 

@@ -13,6 +13,7 @@ import click
 
 from holdfast.aqueue import AsyncQueue
 from holdfast.calling import Declared
+from holdfast.cli.options import duration
 from holdfast.queue import Queue
 from holdfast.worker import Worker
 
@@ -51,8 +52,18 @@ def _concurrency(value: str) -> int | str:
 @click.option("--recycle-after", type=int, help="Jobs after which a process is replaced.")
 @click.option("--max-megabytes", type=int, help="What a process may have, with all it started.")
 @click.option("--strict", is_flag=True, help="The first queue that has work, instead of turns.")
-@click.option("--lease", type=float, help="Seconds until others get the jobs of a dead worker.")
-@click.option("--grace", type=float, help="Seconds to finish in after SIGTERM or Ctrl-C.")
+@click.option(
+    "--lease",
+    type=duration,
+    metavar="DURATION",
+    help="How long until others get the jobs of a dead worker.",
+)
+@click.option(
+    "--grace",
+    type=duration,
+    metavar="DURATION",
+    help="How long it may take to finish after SIGTERM or Ctrl-C.",
+)
 @click.option("--until-empty", is_flag=True, help="End when there is nothing to do.")
 @click.option(
     "--log-level",

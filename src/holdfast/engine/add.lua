@@ -10,7 +10,7 @@
 local again = begin()
 if again then return again end
 
-local groups = read_jobs(5)
+local groups = read_jobs(ARGV, 5)
 for _, group in ipairs(groups) do
   if group.facts and group.facts.group then refuse('INVALID', 'options') end
 end

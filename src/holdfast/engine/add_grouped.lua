@@ -6,7 +6,7 @@
 local again = begin()
 if again then return again end
 
-local groups = read_jobs(5)
+local groups = read_jobs(ARGV, 5)
 check_groups(groups)
 check_types()
 local flags = choose(groups)

@@ -44,39 +44,10 @@ end
 local skipped = before - first
 local n = letter == '1' and sent - skipped or 0
 if n > 0 then
-  local ids, jobs, packed, scored = {}, {}, {}, {}
-  for i = 1, n do
-    ids[i] = part_id(request, before + i - 1)
-    jobs[2 * i - 1], jobs[2 * i] = ids[i], ARGV[8 + skipped + i]
-  end
-  local has_endings = call('ZCARD', key.ended) > 0
-  for i, payload in ipairs(call('HMGET', key.jobs, unpack(ids))) do
-    if payload or has_endings and call('ZSCORE', key.ended, ids[i]) then
-      refuse('TAKEN', string.format('%d', before + i - 1))
-    end
-  end
-  local number = take_numbers(n)
-  facts.request, facts.priority = request, priority ~= 50 and priority or nil
-  local before_place = parked_prefix(request) .. string.format('%02d', MAX_PRIORITY - priority)
-  local as_all = cmsgpack.pack(facts)
-  for i = 1, n do
-    local id = ids[i]
-    packed[2 * i - 1], packed[2 * i] = id, as_all
-    if due then
-      facts.number = number + i
-      packed[2 * i], scored[2 * i - 1], scored[2 * i] = cmsgpack.pack(facts), due, id
-    else
-      local place = string.format('%010d%014d', before + i - 1, 0)
-      scored[2 * i - 1], scored[2 * i] = 0, before_place .. place .. id
-    end
-  end
-  if not due then record.parked = record.parked + n end
-  call('HSET', key.jobs, unpack(jobs))
-  call('HSET', key.facts, unpack(packed))
-  call('ZADD', due and key.delayed or key.parked, unpack(scored))
-  if due and due - this.now < 1000 then this.grantable = true end
-  record.total = before + n
-  tell('added', ids)
+  local payloads = {unpack(ARGV, 9 + skipped)}
+  local taken = taken_part(request, before, n)
+  if taken then refuse('TAKEN', string.format('%d', taken)) end
+  append_parts(request, record, payloads, priority, due, facts)
 end
 settle_requests()
 return finish({letter, before, record and record.total or 0})

@@ -7,19 +7,20 @@
 -- A set is walked from its end to its front, as jobs leave from the front: what moves
 -- up meanwhile is seen twice, never missed. What no set holds cannot be walked without
 -- reading every payload, so it is found by counting: `totals` are the lengths of the
--- hashes and of `turns`, `tallies` how many of those belong to the ids of this chunk. The
+-- hashes and of `turns`, `tallies` how many of those belong to what is in this chunk. The
 -- caller adds the tallies up, and may compare while the stamp has not changed. In the same way
 -- the jobs of each request are counted, and compared with its record.
 
-local SETS = {'ready', 'delayed', 'leased', 'parked', 'failed', 'ended', 'terms'}
+local SETS = {'ready', 'delayed', 'leased', 'parked', 'failed', 'ended', 'terms', 'staging'}
 local SET_KEYS = {
-  key.ready, key.delayed, key.leased, key.parked, key.failed, key.ended, key.terms,
+  key.ready, key.delayed, key.leased, key.parked, key.failed, key.ended, key.terms, key.staging,
 }
+local NOT_BY_ID = {parked = true, terms = true, staging = true}
 local HASHES = {'jobs', 'holds', 'facts', 'next', 'results', 'requests'}
 local HASH_KEYS = {key.jobs, key.holds, key.facts, key.next, key.results, key.requests}
 
 look()
-local problems, tallies, records, fellows = {}, {0, 0, 0, 0, 0, 0, 0}, {}, {}
+local problems, tallies, records, fellows = {}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, {}, {}
 local index = whole(ARGV[2], 1, #SETS, 'set')
 local place = ARGV[3] ~= '' and whole(ARGV[3], 0, MAX_INSTANT, 'place')
 local budget = whole(ARGV[4], 1, MAX_JOBS, 'count')
@@ -54,14 +55,33 @@ local function check_request(request)
   end
 end
 
+local function check_entry(entry, score)
+  local function broken(what) problems[#problems + 1] = {entry, what} end
+
+  local kept, kind = entry_of(entry), string.match(entry, '^%a+')
+  tallies[10] = tallies[10] + call('HEXISTS', key.ledger, entry)
+  if not kept then return broken('in staging, but not in the ledger') end
+  if kind == 'claim' then
+    tallies[9] = tallies[9] + #sizes_in(kept) - number_in(kept, 'first')
+  elseif kind == 'attempt' then
+    tallies[8] = tallies[8] + number_in(kept, 'chunks') - number_in(kept, 'first')
+    local list = type(kept.of) == 'string' and kept.of
+    if list and call('HEXISTS', key.ledger, list) == 0 then broken('adopted by nobody') end
+    if list and tonumber(score) < MAX_INSTANT then broken('adopted, but to be forgotten') end
+  elseif kind == 'commit' and (tonumber(score) < 0) ~= not kept.published_at then
+    broken('committed, but not to be published')
+  end
+end
+
 local function check(id, score, set)
   local function broken(what) problems[#problems + 1] = {id, what} end
 
   local member, owner = id, nil
   if set == 'terms' then return check_request(id) end
+  if set == 'staging' then return check_entry(id, score) end
   if set == 'parked' then id, score, owner = read_parked(member) end
   for other = 1, #SETS do
-    local by_id = SETS[other] ~= 'parked' and SETS[other] ~= 'terms'
+    local by_id = not NOT_BY_ID[SETS[other]]
     if SETS[other] ~= set and by_id and call('ZSCORE', SET_KEYS[other], id) then
       broken('in ' .. set .. ' and in ' .. SETS[other])
     end
@@ -115,6 +135,9 @@ local function check(id, score, set)
     broken('a time of failure, but not failed')
   end
   if set == 'leased' and not has.holds then broken('leased without a hold') end
+  if set == 'leased' and has.holds and is_claimed_by_nobody(call('HGET', key.holds, id)) then
+    broken('claimed by nobody')
+  end
   if has.holds then
     if set ~= 'leased' and set ~= 'ready' and set ~= 'parked' then
       broken('a hold, but not leased')
@@ -152,10 +175,15 @@ while index <= #SETS and budget > 0 do
   end
 end
 
+local first = tonumber(call('ZRANGE', key.staging, 0, 0, 'WITHSCORES')[2])
+if first and not (this.staging and this.staging <= first) then
+  problems[#problems + 1] = {'', 'what is staged is seen to too late'}
+end
 if call('LLEN', key.wake) > 1 then problems[#problems + 1] = {'', 'more than one wake token'} end
 local totals = {}
 for i, hash in ipairs(HASH_KEYS) do totals[i] = call('HLEN', hash) end
 totals[7] = call('ZCARD', key.turns)
+for i, hash in ipairs({key.staged, key.claims, key.ledger}) do totals[7 + i] = call('HLEN', hash) end
 local counts_of = {}
 for set, of_set in pairs(fellows) do
   for owner, n in pairs(of_set) do

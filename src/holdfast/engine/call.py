@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -53,6 +54,8 @@ class Entry(msgspec.Struct, frozen=True):
     options: bytes
     grouped: bool = False
     """It is of a group."""
+    request: str = ""
+    """The request that a staged row shall be a part of."""
 
 
 Settle: TypeAlias = tuple[str, str, bytes | None]
@@ -82,6 +85,33 @@ def groups_words(entries: Sequence[Entry]) -> list[bytes]:
     if last:
         args[size_at] = b"%d" % run
     return args
+
+
+_size = struct.Struct("<I").pack
+
+
+def frame(entries: Sequence[Entry]) -> bytes:
+    """Write jobs as a chunk (see read_chunk in staging.lua), those that are alike together."""
+    groups: dict[tuple[str, bool, int, bytes, bytes], list[bytes]] = {}
+    for entry in entries:
+        shared = (entry.request, entry.fresh, entry.priority, entry.due, entry.options)
+        rows = groups.get(shared)
+        if rows is None:
+            rows = groups[shared] = []
+        rows += (entry.id.encode(), entry.payload)
+    words: list[bytes] = []
+    for (request, fresh, priority, due, options), rows in groups.items():
+        words += (request.encode(), flag(fresh), b"%d" % priority, due, options)
+        words += (b"%d" % (len(rows) // 2), *rows)
+    return join_words(words)
+
+
+def join_words(words: Sequence[bytes]) -> bytes:
+    """Write how many words there are, and the words, each after its length."""
+    framed = [_size(len(words))]
+    for word in words:
+        framed += (_size(len(word)), word)
+    return b"".join(framed)
 
 
 def settles_words(settles: Sequence[Settle]) -> list[bytes]:

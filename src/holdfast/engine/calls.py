@@ -49,6 +49,7 @@ from holdfast.job import (
     Receipt,
     State,
     Tidied,
+    Totals,
     WorkerInfo,
 )
 
@@ -77,16 +78,30 @@ RECOUNT: Final = Script("recount", "allow-oom")
 OPEN_REQUEST: Final = Script("open_request")
 ADD_PARTS: Final = Script("add_parts")
 CHANGE_REQUEST: Final = Script("change_request", "allow-oom")
+STAGE: Final = Script("stage")
+ADOPT: Final = Script("adopt")
+COMMIT: Final = Script("commit")
+PUBLISH: Final = Script("publish")
+ABORT: Final = Script("abort", "allow-oom")
+OPEN_READER: Final = Script("open_reader", "allow-oom")
+CLAIM: Final = Script("claim", "allow-oom")
+RENEW_CLAIMS: Final = Script("renew_claims", "allow-oom")
+SETTLE_CLAIMS: Final = Script("settle_claims", "allow-oom")
+RETURN_CLAIM: Final = Script("return_claim", "allow-oom")
 PAUSE: Final = Script("pause", "allow-oom")
 RESUME: Final = Script("resume", "allow-oom")
 DELETE: Final = Script("delete", "allow-oom")
 COUNTS: Final = Script("counts", "no-writes")
+TOTALS: Final = Script("totals", "no-writes")
+RIGHTS: Final = Script("rights", "no-writes")
 SHOW: Final = Script("show", "no-writes")
 PEEK: Final = Script("peek", "no-writes")
 WORKERS: Final = Script("workers", "no-writes")
 AUDIT: Final = Script("audit", "no-writes")
 REQUESTS: Final = Script("requests", "no-writes")
 PARTS: Final = Script("parts", "no-writes")
+LEDGER: Final = Script("ledger", "no-writes")
+READ_CLAIM: Final = Script("read_claim", "no-writes")
 
 SCRIPTS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Script))
 
@@ -304,13 +319,24 @@ def workers() -> Call[list[WorkerInfo]]:
     return Call(WORKERS, [], read)
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one call of tidy moved."""
+
+    moved: Tidied
+    staging: int
+    """Of what is staged or claimed how much was seen to; it is worth asking until it is 0."""
+    unpublished: bool
+    """Something is committed, and waits to be published."""
+
+
 def tidy(
     *, to_the_back: bool = False, force: bool = False, failed_for_ms: int | None = None
-) -> Call[Tidied]:
+) -> Call[Step]:
     """Promote, reclaim, prune, drop what failed long ago: at most MAX_JOBS of each."""
     longer = b"" if failed_for_ms is None else b"%d" % failed_for_ms
     args = [flag(to_the_back), flag(force), longer]
-    return Call(TIDY, args, lambda reply: Tidied(*reply))
+    return Call(TIDY, args, lambda reply: Step(Tidied(*reply[:5]), reply[5], bool(reply[6])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,10 +524,20 @@ def counts() -> Call[Counts]:
     """Count the jobs of each state at one moment."""
 
     def read(reply: list[int]) -> Counts:
-        ready, delayed, leased, parked, failed, ended, paused = reply
-        return Counts(ready, delayed, leased, parked, failed, ended, bool(paused))
+        ready, delayed, leased, parked, failed, ended, paused, staged, claims = reply
+        return Counts(ready, delayed, leased, parked, failed, ended, bool(paused), staged, claims)
 
     return Call(COUNTS, [], read)
+
+
+def totals() -> Call[Totals]:
+    """Tell how often what happened."""
+    return Call(TOTALS, [], lambda reply: Totals(*reply))
+
+
+def rights() -> Call[list[str]]:
+    """Name the commands that this user may not run on this queue."""
+    return Call(RIGHTS, [], lambda reply: [name.decode() for name in reply])
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,6 @@ end
 settle_requests()
 local waiting = 0
 if record and record.stopping > 0 then
-  waiting = record.total - settled(record) - record.running
+  waiting = record.total - count_settled(record) - record.running
 end
 return finish({letter, waiting})

@@ -9,7 +9,7 @@ if again then return again end
 local groups, at = read_settles(5)
 local results
 results, at = read_results(at)
-local follow_ups = read_jobs(at)
+local follow_ups = read_jobs(ARGV, at)
 if #groups ~= 1 or groups[1].first ~= groups[1].last then
   refuse('INVALID', 'follow-ups go with one job')
 end

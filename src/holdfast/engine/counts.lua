@@ -1,7 +1,8 @@
 -- counts: one atomic look at how many jobs are where
 --
 -- ARGV   time
--- reply  ready, delayed, leased, parked, failed, ended, paused (1 or 0)
+-- reply  ready, delayed, leased, parked, failed, ended, paused (1 or 0), chunks of rows that are
+--        staged, chunks of jobs that are claimed
 
 look()
 local counted = {}
@@ -11,4 +12,5 @@ for i, set in ipairs({
   counted[i] = call('ZCARD', set)
 end
 counted[7] = this.paused and 1 or 0
+counted[8], counted[9] = call('HLEN', key.staged), call('HLEN', key.claims)
 return counted

@@ -14,7 +14,7 @@ local priority = whole(ARGV[5], 0, MAX_PRIORITY, 'priority')
 local limit = ARGV[6] ~= '' and whole(ARGV[6], 0, MAX_INSTANT, 'limit') or -1
 local keep_for = whole(ARGV[8], 0, MAX_INSTANT, 'keep_for')
 local open_for = ARGV[9] ~= '' and whole(ARGV[9], 1, MAX_INSTANT, 'open_for')
-local follow_ups = ARGV[10] ~= '' and read_jobs(10) or {}
+local follow_ups = ARGV[10] ~= '' and read_jobs(ARGV, 10) or {}
 local follow_up = follow_ups[1]
 -- A thousand requests may end in one call.
 if #follow_ups > 1 or follow_up and #ARGV[follow_up.first + 1] * MAX_JOBS > MAX_BYTES then

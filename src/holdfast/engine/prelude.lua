@@ -75,7 +75,7 @@ local function look()
     now = whole(ARGV[1], 0, MAX_INSTANT, 'time')
   end
   local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'before', 'paused', 'largest',
-    'sequence')
+    'sequence', 'staging')
   local layout, sequence = tonumber(found[1]), found[7]
   if layout and layout > OUR_LAYOUT then refuse('LAYOUT', tostring(layout)) end
   if sequence and not string.find(sequence, '^%d+$') then refuse('BROKEN', 'sequence') end
@@ -85,6 +85,7 @@ local function look()
     new_caller = false, has_facts = false, has_next = false, has_requests = false,
     asleep = false, grantable = false,
     meta = layout and {} or {'layout', OUR_LAYOUT}, told = {},
+    staging = found[8] and tonumber(found[8]) or nil,
   }
 end
 
@@ -188,7 +189,7 @@ end
 local function stamp()
   local counted = call('HMGET', key.meta, 'sequence', 'leased', 'completed', 'released', 'promoted',
     'reclaimed', 'failed', 'pruned', 'retried', 'updated', 'cancelling', 'cancelled', 'revived',
-    'result', 'opened', 'sealed', 'changed', 'ended', 'forgotten')
+    'result', 'opened', 'sealed', 'changed', 'ended', 'forgotten', 'booked')
   for i = 1, #counted do counted[i] = counted[i] or '' end
   return table.concat(counted, ' ')
 end

@@ -21,39 +21,11 @@ call('ZCARD', key.failed)
 local ids, holds, _, flags = held(groups, true)
 local due_at = after > 0 and after_ms(after) or 0
 
--- One by one, as each may have facts or a successor. Returns those that wait again.
-local function release_each()
-  local again_ids, cancelled = {}, {}
-  local found = call('HMGET', key.facts, unpack(ids))
-  for i, id in ipairs(ids) do
-    local facts = read_facts(found[i])
-    vacate(facts)
-    if is_cancelled(facts) then
-      cancelled[#cancelled + 1] = id
-      end_job(id, facts, 'cancelled')
-    elseif facts.failed_at then
-      put_failed(id, holds[i], facts, math.max(due_at, this.now))
-    else
-      again_ids[#again_ids + 1] = id
-      put_back(id, holds[i], facts, due_at, to_the_back)
-    end
-  end
-  tell('cancelled', cancelled)
-  return again_ids
-end
-
 if #ids > 0 then
   if lapsed ~= '' then
     tell('released', count_lapses(ids, holds, lapsed, due_at, to_the_back, true))
   else
-    call('ZREM', key.leased, unpack(ids))
-    call('HDEL', key.holds, unpack(ids))
-    if due_at == 0 and not (this.has_facts or this.has_next) then
-      give_back(ids, holds, to_the_back)
-      tell('released', ids)
-    else
-      tell('released', release_each())
-    end
+    release_all(ids, holds, due_at, to_the_back)
   end
 end
 settle_requests()

@@ -3,7 +3,8 @@
 -- ARGV   time, caller, number, stage (1…), place ('' = its begin), how many ids to look at
 -- reply  what was done (id, what, id, what, …), next stage (0 = done), next place
 --
--- First the sets are walked, requests before jobs and each from its end, then the hashes.
+-- First the sets are walked, requests and claims before jobs and each from its end, then the
+-- hashes.
 -- Nothing that has a payload is dropped: a job that no set has is ready or parked again. It may
 -- run at any time, beside workers and other repairs.
 
@@ -17,13 +18,21 @@ local again = begin()
 if again then return again end
 if not redis.acl_check_cmd('HSCAN', key.jobs, '0') then refuse('NOPERM', 'HSCAN') end
 
-local SETS = {'terms', 'turns', 'ready', 'delayed', 'leased', 'parked', 'failed', 'ended'}
-local SET_KEYS = {
-  key.terms, key.turns, key.ready, key.delayed, key.leased, key.parked, key.failed, key.ended,
+local SETS = {
+  'terms', 'turns', 'staging', 'ready', 'delayed', 'leased', 'parked', 'failed', 'ended',
 }
+local SET_KEYS = {
+  key.terms, key.turns, key.staging, key.ready, key.delayed, key.leased, key.parked, key.failed,
+  key.ended,
+}
+local NOT_BY_ID = {terms = true, turns = true, staging = true}
 -- Of two sets the one that stands first here keeps the id.
 local KEEPS = {leased = 1, parked = 2, ready = 3, delayed = 4, failed = 5, ended = 6}
-local HASH_KEYS = {key.jobs, key.holds, key.facts, key.next, key.results, key.requests}
+local HASH_KEYS = {
+  key.jobs, key.holds, key.facts, key.next, key.results, key.requests, key.ledger, key.staged,
+  key.claims,
+}
+local OF_LEDGER = {[key.ledger] = true, [key.staged] = true, [key.claims] = true}
 
 local stage = whole(ARGV[4], 1, #SETS + #HASH_KEYS, 'stage')
 local from = ARGV[5]
@@ -31,14 +40,15 @@ local budget = whole(ARGV[6], 1, MAX_JOBS, 'count')
 if from ~= '' then whole(from, 0, MAX_INSTANT, 'place') end
 check_types()
 check_requests()
+check_staging()
 local given = tonumber(call('HGET', key.meta, 'sequence') or 0)
 
 local done = {}
 local function did(id, what) done[#done + 1], done[#done + 2] = id, what end
 
 local function drop(id)
-  for _, hash in ipairs(HASH_KEYS) do
-    if hash ~= key.requests then call('HDEL', hash, id) end
+  for _, hash in ipairs({key.jobs, key.holds, key.facts, key.next, key.results}) do
+    call('HDEL', hash, id)
   end
 end
 
@@ -127,19 +137,18 @@ end
 local function mend_request(request)
   local record = record_of(request)
   if not record then return did(request, 'request forgotten, as it has no record') end
-  local parked, is_over = count_parked(request), settled(record) >= record.total
+  local parked, is_over = count_parked(request), count_settled(record) >= record.total
   if parked ~= record.parked then
     record.parked = parked
     did(request, 'parked parts counted anew')
   end
   if parked > 0 and record.outcome > 0 then
-    record.outcome, record.ended_at, record.reason = 0, 0, ''
-    call('ZADD', key.terms, MAX_INSTANT, request)
+    reopen(request, record)
     did(request, 'goes on, as parts of it wait')
   end
   if parked > 0 and record.sealed == 1 and is_over then
     -- It must not end before it is counted anew.
-    record.done = record.total - (settled(record) - record.done) - 1
+    record.done = record.total - (count_settled(record) - record.done) - 1
   elseif record.sealed == 1 and is_over and record.outcome == 0 then
     return did(request, 'ended, as it is over')
   end
@@ -160,8 +169,75 @@ local function term_of(record)
   return record.stopping > 0 and this.now or MAX_INSTANT
 end
 
+-- Something in `staging` without a record is dropped; what is to be seen to at a wrong time gets
+-- another one.
+local function mend_entry(entry, score)
+  local kept, at = entry_of(entry), tonumber(score)
+  if not kept then
+    strike(entry)
+    return did(entry, 'dropped, as it has no record')
+  end
+  local list = string.find(entry, '^attempt ') and kept.of
+  if list and call('HEXISTS', key.ledger, list) == 0 then
+    kept.of = nil
+    enter(entry, kept, time_of(entry, kept))
+    return did(entry, 'adopted by nobody: now to be forgotten')
+  end
+  if string.find(entry, '^attempt ') and not list then
+    local chunks = 0
+    while chunks < number_in(kept, 'chunks')
+      and call('HEXISTS', key.staged, chunk_field(string.sub(entry, 9), chunks)) == 1 do
+      chunks = chunks + 1
+    end
+    if chunks ~= number_in(kept, 'chunks') then
+      kept.chunks = chunks
+      enter(entry, kept, at)
+      return did(entry, 'chunks counted anew, as some are lost')
+    end
+  end
+  local is_commit = string.find(entry, '^commit ')
+  if is_commit and (at < 0) ~= not kept.published_at or list and at < MAX_INSTANT then
+    enter(entry, kept, time_of(entry, kept))
+    did(entry, 'given a new time')
+  end
+end
+
+-- What is in the ledger, or staged, and in `staging` not.
+local function adopt_entry(entry, hash)
+  if hash == key.ledger then
+    local kept = entry_of(entry)
+    if call('ZSCORE', key.staging, entry) then return end
+    if not kept then
+      strike(entry)
+      return did(entry, 'dropped, as it cannot be read')
+    end
+    enter(entry, kept, time_of(entry, kept))
+    return did(entry, 'seen to again')
+  end
+  if hash == key.claims then
+    local n, chunk, reader = string.match(entry, '^(%d+)/(%d+) (.*)$')
+    local kept = n and entry_of('claim ' .. n .. ' ' .. reader) or {}
+    chunk = tonumber(chunk)
+    if not chunk or chunk < number_in(kept, 'first') or chunk >= #sizes_in(kept) then
+      call('HDEL', key.claims, entry)
+      book()
+      did(entry, 'dropped, as there is no such claim')
+    end
+    return
+  end
+  local attempt, number = string.match(entry, '^(.*)/(%d+)$')
+  local kept = attempt and entry_of('attempt ' .. attempt) or {}
+  number = tonumber(number)
+  if not number or number < number_in(kept, 'first') or number >= number_in(kept, 'chunks') then
+    call('HDEL', key.staged, entry)
+    book()
+    did(entry, 'dropped, as no attempt has it')
+  end
+end
+
 local function mend(member, score, set, set_key)
   if set == 'terms' then return mend_request(member) end
+  if set == 'staging' then return mend_entry(member, score) end
   if set == 'turns' then return mend_turn(member) end
   local id = member
   if set == 'parked' then id, score = read_parked(member) end
@@ -218,7 +294,7 @@ local function mend(member, score, set, set_key)
     cancel_job(id, true)
     return did(id, 'ended, as it was cancelled')
   end
-  if set == 'leased' and not sound then
+  if set == 'leased' and (not sound or is_claimed_by_nobody(hold)) then
     call('ZREM', set_key, id)
     vacate(facts)
     return did(id, 'leased without a hold: now ' .. file(id))
@@ -247,6 +323,7 @@ end
 
 -- What is in a hash and in no set; or an update of what has ended.
 local function adopt(id, hash)
+  if OF_LEDGER[hash] then return adopt_entry(id, hash) end
   local facts = facts_of(id)
   if hash == key.requests then
     local request = string.match(id, '^(.*)/end$') or id
@@ -264,8 +341,7 @@ local function adopt(id, hash)
   for i, set in ipairs(SET_KEYS) do
     local member = id
     if SETS[i] == 'parked' then member = parked_name(id, facts) end
-    local passed = hash == key.next and SETS[i] == 'ended'
-      or SETS[i] == 'terms' or SETS[i] == 'turns'
+    local passed = hash == key.next and SETS[i] == 'ended' or NOT_BY_ID[SETS[i]]
     if not passed and call('ZSCORE', set, member) then return end
   end
   if hash == key.jobs then return did(id, 'in no set: now ' .. file(id)) end
@@ -296,6 +372,11 @@ else
   local found = call('HSCAN', hash, from ~= '' and from or '0', 'COUNT', math.min(budget, fits))
   for i = 1, #found[2], 2 do adopt(found[2][i], hash) end
   from = found[1] ~= '0' and found[1] or ''
+end
+local first = tonumber(call('ZRANGE', key.staging, 0, 0, 'WITHSCORES')[2])
+if first and not (this.staging and this.staging <= first) then
+  see_to_it(first)
+  did('', 'what is staged is seen to in time')
 end
 if call('LLEN', key.wake) > 1 then
   call('UNLINK', key.wake)

@@ -24,10 +24,7 @@ for i = 1, n do
   if not (record and record.stopping > 0) and call('ZREM', key.failed, id) == 1 then
     local priority = facts.priority or 50
     count(facts, field.failed, -1)
-    if record and record.outcome > 0 then
-      record.outcome, record.ended_at, record.reason = 0, 0, ''
-      call('ZADD', key.terms, MAX_INSTANT, facts.request)
-    end
+    if record and record.outcome > 0 then reopen(facts.request, record) end
     facts.failures, facts.lapses, facts.error = nil, nil, nil
     facts.failed_at, facts.handlings, facts.number = nil, nil, nil
     put_waiting(id, facts, priority, nil, 0)

@@ -53,6 +53,8 @@ BOUNDS: Final = {
     "OUR_LAYOUT": 1,  # of the keys and what is in them
     "SILENCE_MS": 5_000,  # nobody called for longer: holders get as long again
     "CALLER_MS": 600_000,  # a caller silent for longer is forgotten
+    "MAX_CHUNKS": 16,  # of rows that are forgotten in one call
+    "SMALL_CHUNKS": 128 * 1024,  # bytes of chunks that are published in one call, or one chunk
 }
 """The numbers that Lua files speak of by name."""
 
@@ -67,17 +69,21 @@ SHARED: Final = (
     "shared/closing",
     "shared/ending",
     "shared/returning",
-    "shared/maintaining",
     "shared/cancelling",
     "shared/adding",
+    "shared/ledger",
+    "shared/claiming",
+    "shared/staging",
+    "shared/maintaining",
+    "shared/granting",
 )
 """The files of functions that transitions share, each after those that it needs."""
 
 LAZY: Final = frozenset(
     {
         *("maintain", "complete_each", "settle_met", "decide_met"),
-        *("pop_by_turns", "pop_failed", "drop_ghosts", "fit", "answer_again"),
-        *("choose_each", "read_options", "standing"),
+        *("pop_by_turns", "pop_failed", "drop_ghosts", "leave_what_fits", "answer_again"),
+        *("choose_each", "read_options", "standing", "publish_some", "tend_staging"),
     }
 )
 """Functions that most calls do not run: what only they need is made inside of them, when they do.
@@ -129,33 +135,34 @@ def assemble(name: str) -> str:
     """Return a transition with the shared functions that it reaches."""
     text = "".join(map(read, (*SHARED, name)))
     functions = functions_in(text)
-    outside = _FUNCTION.sub("", text)
-    needed = _reached(outside, functions, LAZY)
-
-    def put(match: re.Match[str]) -> str:
-        if match[1] not in needed:
-            return ""
-        if match[1] not in LAZY:
-            return match[0]
-        own = _reached(match[0], functions, LAZY & needed - {match[1]}) - needed
-        signature, _, rest = match[0].partition("\n")
-        inside = "".join(code for function, code in functions.items() if function in own)
-        return f"{signature}\n{inside}{rest}"
-
-    text = _FUNCTION.sub(put, text)
+    needed = _reached(_FUNCTION.sub("", text), functions)
+    text = _FUNCTION.sub(
+        lambda match: _placed(match[1], functions, needed) if match[1] in needed else "", text
+    )
     text = _KEY.sub(lambda match: f"KEYS[{NAMES.index(match[1]) + 1}]", text)
     text = _FIELD.sub(_place, text)
     return _BOUND.sub(lambda match: str(BOUNDS[match[1]]), text)
 
 
-def _reached(text: str, functions: Mapping[str, str], stop: AbstractSet[str]) -> set[str]:
-    """Return the functions that a text reaches, without going on from those where to stop."""
+def _placed(name: str, functions: Mapping[str, str], known: AbstractSet[str]) -> str:
+    """Return a function; a lazy one with what it needs inside, beside what is known there."""
+    code = functions[name]
+    if name not in LAZY:
+        return code
+    own = _reached(code, functions) - known - {name}
+    signature, _, rest = code.partition("\n")
+    inside = "".join(_placed(f, functions, known | own) for f in functions if f in own)
+    return f"{signature}\n{inside}{rest}"
+
+
+def _reached(text: str, functions: Mapping[str, str]) -> set[str]:
+    """Return the functions that a text reaches, without going on from those that are lazy."""
     unseen, reached = [text], set[str]()
     while unseen:
         words = set(re.findall(r"\w+", _STRING.sub("", unseen.pop())))
         found = functions.keys() & words - reached
         reached |= found
-        unseen += [functions[function] for function in found - stop]
+        unseen += [functions[function] for function in found - LAZY]
     return reached
 
 

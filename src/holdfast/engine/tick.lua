@@ -13,7 +13,7 @@ if again then return again end
 
 local memory = 'tick ' .. name(ARGV[4], 'schedule')
 local tick = whole(ARGV[6], 0, MAX_INSTANT, 'tick')
-local groups = read_jobs(7)
+local groups = read_jobs(ARGV, 7)
 local last = call('HGET', key.meta, memory)
 last = last and string.find(last, '^%d+$') and last or ''
 if last ~= ARGV[5] then return finish({this.at, last, ''}) end

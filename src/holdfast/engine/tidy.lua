@@ -1,7 +1,9 @@
 -- tidy: promote, reclaim, prune and tend requests now, without leasing anything
 --
 -- ARGV   time, caller, number, to_the_back, force, failed for longer than (ms, '' = any time)
--- reply  promoted, reclaimed, pruned, dropped, tended: each at most MAX_JOBS, so ask until none is
+-- reply  promoted, reclaimed, pruned, dropped, tended: each at most MAX_JOBS, so ask until none is;
+--        of what is staged or committed how much was seen to, so ask until it is 0; 1 when something
+--        is to be published
 --
 -- With force what lapsed is reclaimed even after a silence of everybody. Jobs that are
 -- failed for longer than somebody's rule allows are dropped.
@@ -9,6 +11,7 @@
 local again = begin()
 if again then return again end
 
+this.staging = tonumber(call('ZRANGE', key.staging, 0, 0, 'WITHSCORES')[2])
 local found = overdue(ARGV[5] == '1')
 local longer = ARGV[6] ~= '' and whole(ARGV[6], 0, MAX_INSTANT, 'failed')
 local before = longer and this.now - longer - 1
@@ -33,8 +36,9 @@ local function drop_failed()
   return #dropped
 end
 
-local promoted, reclaimed, pruned = maintain(found, ARGV[4] == '1')
+local promoted, reclaimed, pruned, staging = maintain(found, ARGV[4] == '1')
 local dropped = before and drop_failed() or 0
 settle_requests()
 local tended = MAX_JOBS - math.max(0, this.budget or MAX_JOBS)
-return finish({promoted, reclaimed, pruned, dropped, tended})
+local waiting = call('ZCOUNT', key.staging, '-inf', '(0') > 0
+return finish({promoted, reclaimed, pruned, dropped, tended, staging, waiting and 1 or 0})

@@ -10,7 +10,7 @@
 local again = begin()
 if again then return again end
 
-local groups = read_jobs(5)
+local groups = read_jobs(ARGV, 5)
 update_of({}, '', ARGV[4])
 check_groups(groups)
 check_types()
@@ -29,39 +29,6 @@ if call('HLEN', key.requests) > 0 then
   end
 end
 
-local updated = {}
-
-local function update_job(id, update)
-  if call('ZSCORE', key.leased, id) then
-    keep_successor(id, update)
-    updated[#updated + 1] = id
-    return 'L'
-  end
-  local letter = change(id, update)
-  if letter then
-    updated[#updated + 1] = id
-    return letter
-  end
-  if not is_free(id, false) then return 'e' end
-  call('ZREM', key.ended, id)
-  call('HDEL', key.results, id)
-  become(id, update)
-  return '1'
-end
-
-local letters = {}
-for _, group in ipairs(groups) do
-  for i = group.first, group.last, 2 do
-    local id = ARGV[i]
-    -- An id that the client made is taken only by this very job: then this is a call of long
-    -- ago whose answer is forgotten.
-    if group.made and not is_free(id, true) then
-      letters[#letters + 1] = '1'
-    else
-      letters[#letters + 1] = update_job(id, update_of(group, ARGV[i + 1], ARGV[4]))
-    end
-  end
-end
-tell('updated', updated)
+local letters = update_each(groups, ARGV[4])
 settle_requests()
 return finish({table.concat(letters)})

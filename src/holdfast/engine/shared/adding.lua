@@ -1,6 +1,7 @@
 -- adding: nothing -> ready | delayed | parked
 --
--- `read_jobs`, `check_groups` and `choose` only read, `create` and `create_each` write.
+-- `read_jobs`, `check_groups` and `choose` only read, `create`, `create_each` and `update_each`
+-- write.
 
 -- What a job says about itself, as the client packs it (see read_facts).
 local function read_options(packed)
@@ -24,18 +25,22 @@ local function read_options(packed)
   return options
 end
 
--- Jobs stand in ARGV, from `at` to the end, in groups that share all but id and payload:
+-- Jobs stand in a list of words, from `at` to the end, in groups that share all but id and
+-- payload:
 --     fresh, priority, due ('' = now), options ('' = none), n, then n times id, payload
 -- fresh '1': the client made the ids, so they need no look-up. Unless we do not know the
--- caller: then this may be a call of long ago whose answer is forgotten.
-local function read_jobs(at)
+-- caller: then this may be a call of long ago whose answer is forgotten. In a chunk, which is
+-- there only once, each group begins with one word more: the request, or ''.
+local function read_jobs(words, at, chunk)
   local groups, total, bytes = {}, 0, 0
-  while ARGV[at] do
-    local priority = whole(ARGV[at + 1], 0, MAX_PRIORITY, 'priority')
-    local due, packed, made = ARGV[at + 2], ARGV[at + 3], ARGV[at] == '1'
-    local n = whole(ARGV[at + 4], 1, MAX_JOBS, 'count')
+  while words[at] do
+    local request = chunk and words[at]
+    if request then at = at + 1 end
+    local priority = whole(words[at + 1], 0, MAX_PRIORITY, 'priority')
+    local due, packed, made = words[at + 2], words[at + 3], words[at] == '1'
+    local n = whole(words[at + 4], 1, MAX_JOBS, 'count')
     local first, last = at + 5, at + 4 + 2 * n
-    if not ARGV[last] then refuse('INVALID', 'count') end
+    if not words[last] then refuse('INVALID', 'count') end
     due = due ~= '' and read_due(due) or nil
     local options = packed ~= '' and read_options(packed) or nil
     if due then
@@ -44,8 +49,8 @@ local function read_jobs(at)
       options.priority, options.number = priority ~= 50 and priority or nil, 0
     end
     for i = first, last, 2 do
-      local size = #ARGV[i + 1]
-      name(ARGV[i], 'id')
+      local size = #words[i + 1]
+      name(words[i], 'id')
       bytes = bytes + size
       if size > this.largest then
         this.largest = size
@@ -53,14 +58,15 @@ local function read_jobs(at)
       end
     end
     groups[#groups + 1] = {
-      made = made, fresh = made and not this.new_caller, first = first, last = last,
-      priority = priority, due = due, facts = options,
+      words = words, made = made, fresh = made and (request or not this.new_caller),
+      first = first, last = last, request = request, priority = priority, due = due,
+      facts = options,
       options = packed ~= '' and packed, ids = false, pairs = false, successors = false,
     }
     total, at = total + n, last + 1
   end
   if total > MAX_JOBS or bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
-  return groups
+  return groups, total
 end
 
 -- The letter of the set that has an id (parked where no other has, or the ending of a part): the
@@ -83,14 +89,14 @@ end
 
 -- Sort out the jobs of a group whose ids may be taken.
 local function choose_each(group, taken)
-  local ids, pairs_, letters, successors = {}, {}, {}, {}
+  local ids, pairs_, letters, successors, words = {}, {}, {}, {}, group.words
   for i = group.first, group.last, 2 do
-    local id = ARGV[i]
+    local id = words[i]
     if not taken[id] and is_free(id, group.made) then
       taken[id] = group.due and 'd' or group.facts and group.facts.group and 'p' or 'r'
       ids[#ids + 1] = id
       pairs_[#pairs_ + 1] = id
-      pairs_[#pairs_ + 1] = ARGV[i + 1]
+      pairs_[#pairs_ + 1] = words[i + 1]
       letters[#letters + 1] = '1'
     else
       -- An id that the client made is taken only by this very job.
@@ -157,11 +163,11 @@ end
 local function create(groups)
   local all = {}
   for _, group in ipairs(groups) do
-    local ids, due, facts = group.ids, group.due, group.facts
+    local ids, due, facts, words = group.ids, group.due, group.facts, group.words
     if group.fresh then
       ids = {}
-      for i = group.first, group.last, 2 do ids[#ids + 1] = ARGV[i] end
-      call('HSET', key.jobs, unpack(ARGV, group.first, group.last))
+      for i = group.first, group.last, 2 do ids[#ids + 1] = words[i] end
+      call('HSET', key.jobs, unpack(words, group.first, group.last))
     elseif #ids > 0 then
       call('HSET', key.jobs, unpack(group.pairs))
       call('ZREM', key.ended, unpack(ids))
@@ -169,7 +175,7 @@ local function create(groups)
       call('HDEL', key.facts, unpack(ids))
     end
     for _, i in ipairs(group.successors or {}) do
-      call('HSET', key.next, ARGV[i], cmsgpack.pack(update_of(group, ARGV[i + 1], '1=11')))
+      call('HSET', key.next, words[i], cmsgpack.pack(update_of(group, words[i + 1], '1=11')))
     end
     local n = #ids
     if n > 0 then
@@ -189,6 +195,7 @@ local function create(groups)
           pairs_[2 * i - 1], pairs_[2 * i] = ids[i], packed
         end
         call('HSET', key.facts, unpack(pairs_))
+        this.has_facts = true
       end
       this.grantable = this.grantable or not due or due - this.now < 1000
     end
@@ -200,10 +207,10 @@ end
 local function create_each(groups)
   for _, group in ipairs(groups) do
     if group.facts and group.facts.group then
-      local pairs_ = group.pairs
+      local pairs_, words = group.pairs, group.words
       if not pairs_ then
         pairs_ = {}
-        for i = group.first, group.last do pairs_[#pairs_ + 1] = ARGV[i] end
+        for i = group.first, group.last do pairs_[#pairs_ + 1] = words[i] end
       end
       for i = 1, #pairs_, 2 do
         call('ZREM', key.ended, pairs_[i])
@@ -211,10 +218,92 @@ local function create_each(groups)
         become(pairs_[i], update_of(group, pairs_[i + 1], '1=11'))
       end
       for _, i in ipairs(group.successors or {}) do
-        call('HSET', key.next, ARGV[i], cmsgpack.pack(update_of(group, ARGV[i + 1], '1=11')))
+        call('HSET', key.next, words[i], cmsgpack.pack(update_of(group, words[i + 1], '1=11')))
       end
     else
       create({group})
     end
   end
+end
+
+-- nothing -> ready | delayed | parked; a job that is there is changed instead. Returns one letter
+-- per job (see update).
+local function update_each(groups, how)
+  local letters, updated = {}, {}
+
+  local function update_job(id, update)
+    if call('ZSCORE', key.leased, id) then
+      keep_successor(id, update)
+      updated[#updated + 1] = id
+      return 'L'
+    end
+    local letter = change(id, update)
+    if letter then
+      updated[#updated + 1] = id
+      return letter
+    end
+    if not is_free(id, false) then return 'e' end
+    call('ZREM', key.ended, id)
+    call('HDEL', key.results, id)
+    become(id, update)
+    return '1'
+  end
+
+  for _, group in ipairs(groups) do
+    local words = group.words
+    for i = group.first, group.last, 2 do
+      local id = words[i]
+      -- An id that the client made is taken only by this very job: then this is a call of long
+      -- ago whose answer is forgotten.
+      if group.made and not is_free(id, true) then
+        letters[#letters + 1] = '1'
+      elseif group.request and request_in(id) and call('HEXISTS', key.jobs, id) == 1 then
+        letters[#letters + 1] = 'p'  -- Too late to refuse it.
+      else
+        letters[#letters + 1] = update_job(id, update_of(group, words[i + 1], how))
+      end
+    end
+  end
+  tell('updated', updated)
+  return letters
+end
+
+-- The first number among the next n of a request that a job has which is no part; nil for none.
+local function taken_part(request, first, n)
+  local ids = {}
+  for i = 1, n do ids[i] = part_id(request, first + i - 1) end
+  local has_endings = call('ZCARD', key.ended) > 0
+  for i, payload in ipairs(call('HMGET', key.jobs, unpack(ids))) do
+    if payload or has_endings and call('ZSCORE', key.ended, ids[i]) then return first + i - 1 end
+  end
+  return nil
+end
+
+-- nothing -> parked | delayed: the next parts of a request. facts: what all of them say.
+local function append_parts(request, record, payloads, priority, due, facts)
+  local n, before, ids, jobs, packed, scored = #payloads, record.total, {}, {}, {}, {}
+  local number = take_numbers(n)
+  facts.request, facts.priority = request, priority ~= 50 and priority or nil
+  local before_place = parked_prefix(request) .. string.format('%02d', MAX_PRIORITY - priority)
+  local as_all = cmsgpack.pack(facts)
+  for i = 1, n do
+    local id = part_id(request, before + i - 1)
+    ids[i], jobs[2 * i - 1], jobs[2 * i] = id, id, payloads[i]
+    packed[2 * i - 1], packed[2 * i] = id, as_all
+    if due then
+      facts.number = number + i
+      packed[2 * i], scored[2 * i - 1], scored[2 * i] = cmsgpack.pack(facts), due, id
+    else
+      local place = string.format('%010d%014d', before + i - 1, 0)
+      scored[2 * i - 1], scored[2 * i] = 0, before_place .. place .. id
+    end
+  end
+  if not due then record.parked = record.parked + n end
+  call('HSET', key.jobs, unpack(jobs))
+  call('HSET', key.facts, unpack(packed))
+  this.has_facts = true
+  call('ZADD', due and key.delayed or key.parked, unpack(scored))
+  if due and due - this.now < 1000 then this.grantable = true end
+  record.total = before + n
+  tell('added', ids)
 end

@@ -12,7 +12,7 @@ local function check_requests()
   end
 end
 
-local function settled(record)
+local function count_settled(record)
   return record.done + record.failed + record.handled + record.cancelled
 end
 
@@ -20,7 +20,7 @@ end
 -- whoever calls next goes on.
 local function empty_request(request, record)
   local budget = this.budget or MAX_JOBS
-  local waiting = record.total - settled(record) - record.running
+  local waiting = record.total - count_settled(record) - record.running
   local members = parked_of(request, record, 0, budget)
   local ids = {}
   for i, member in ipairs(members) do ids[i] = read_parked(member) end
@@ -95,7 +95,7 @@ local function decide_met(numbers)
     met.is_todo[owner] = nil  -- It may be met again: the follow-up of another may be its job.
     if record then
       if record.stopping > 0 then empty_request(owner, record) end
-      if record.sealed == 1 and record.outcome == 0 and settled(record) >= record.total then
+      if record.sealed == 1 and record.outcome == 0 and count_settled(record) >= record.total then
         end_request(owner, record)
       end
       set_turn(owner, record, numbers and numbers[owner], turns)

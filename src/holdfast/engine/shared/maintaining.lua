@@ -1,9 +1,11 @@
--- maintaining: promote what is due, reclaim what lapsed, forget old endings, tend requests
+-- maintaining: promote what is due, reclaim what lapsed, forget old endings, tend requests and
+-- what is staged
 --
 -- `overdue` only reads, so it goes before the first write of a call; it also checks the
 -- types of what `maintain` will write.
 
--- Returns which of delayed, leased, ended and terms have something to move; false for none.
+-- Returns which of delayed, leased, ended, terms and staging have something to move; false for
+-- none.
 local function overdue(force)
   local now = this.now
   local found = {
@@ -11,15 +13,22 @@ local function overdue(force)
     leased = call('ZCOUNT', key.leased, '-inf', now) > 0,
     ended = call('ZCOUNT', key.ended, '-inf', now) > 0,
     terms = call('ZCOUNT', key.terms, '-inf', now) > 0,
+    staging = this.staging and this.staging <= now,
   }
   if found.leased then call('ZCARD', key.failed) end
-  if found.terms then check_requests() end
-  found.leased = found.leased and (force or now >= this.grace)
-  return (found.delayed or found.leased or found.ended or found.terms) and found
+  if found.terms or found.staging then check_requests() end
+  if found.staging then
+    call('ZCARD', key.staging)
+    for _, hash in ipairs({key.staged, key.ledger, key.claims}) do call('HLEN', hash) end
+  end
+  found.late = force or now >= this.grace
+  found.leased = found.leased and found.late
+  return (found.delayed or found.leased or found.ended or found.terms or found.staging) and found
 end
 
--- Promote, reclaim, prune and tend, at most MAX_JOBS of each. Returns how many.
-local function maintain(found, to_the_back)
+-- Promote, reclaim, prune and tend, at most MAX_JOBS of each. Returns how many. What is committed
+-- is published where fewer jobs are ready than are wanted.
+local function maintain(found, to_the_back, wanted)
   local function due(set)
     return call('ZRANGE', set, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, MAX_JOBS)
   end
@@ -89,8 +98,9 @@ local function maintain(found, to_the_back)
     return #ids
   end
 
-  if not found then return 0, 0, 0 end
+  if not found then return 0, 0, 0, 0 end
   if found.terms then tend() end
-  return found.delayed and promote() or 0, found.leased and reclaim() or 0,
-    found.ended and prune() or 0
+  local promoted, reclaimed = found.delayed and promote() or 0, found.leased and reclaim() or 0
+  return promoted, reclaimed, found.ended and prune() or 0,
+    found.staging and tend_staging(wanted, found.late, to_the_back) or 0
 end

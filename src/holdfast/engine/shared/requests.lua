@@ -105,6 +105,12 @@ local function vacate(facts)
   if record then record.last_at = this.now end
 end
 
+-- A request that had ended goes on.
+local function reopen(request, record)
+  record.outcome, record.ended_at, record.reason = 0, 0, ''
+  call('ZADD', key.terms, MAX_INSTANT, request)
+end
+
 -- Did somebody cancel this job, or is its request to end?
 local function is_cancelled(facts)
   if facts.cancelled then return true end

@@ -48,3 +48,37 @@ local function count_lapses(ids, holds, reason, due_at, to_the_back, over)
   tell('cancelled', cancelled)
   return again
 end
+
+-- The same at no cost, one by one, as each may have facts or a successor. Returns those that wait
+-- again.
+local function release_each(ids, holds, due_at, to_the_back)
+  local again_ids, cancelled = {}, {}
+  local found = call('HMGET', key.facts, unpack(ids))
+  for i, id in ipairs(ids) do
+    local facts = read_facts(found[i])
+    vacate(facts)
+    if is_cancelled(facts) then
+      cancelled[#cancelled + 1] = id
+      end_job(id, facts, 'cancelled')
+    elseif facts.failed_at then
+      put_failed(id, holds[i], facts, math.max(due_at, this.now))
+    else
+      again_ids[#again_ids + 1] = id
+      put_back(id, holds[i], facts, due_at, to_the_back)
+    end
+  end
+  tell('cancelled', cancelled)
+  return again_ids
+end
+
+-- leased -> ready | delayed | parked at no cost, or ended where somebody cancelled.
+local function release_all(ids, holds, due_at, to_the_back)
+  call('ZREM', key.leased, unpack(ids))
+  call('HDEL', key.holds, unpack(ids))
+  if due_at == 0 and not (this.has_facts or this.has_next) then
+    give_back(ids, holds, to_the_back)
+    tell('released', ids)
+  else
+    tell('released', release_each(ids, holds, due_at, to_the_back))
+  end
+end

@@ -1,0 +1,136 @@
+"""`holdfast bench`: what a server does for a queue, measured in a few seconds.
+
+A quick look at the user's own server, with one client: not how fast Holdfast can be.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import click
+
+from holdfast.cli.options import duration, examples, json_option, opened, url_option
+from holdfast.cli.text import emit, progress_bar, table
+from holdfast.ids import new_id
+from holdfast.queue import Queue
+
+PAYLOAD: Final = b"x" * 100
+BULK: Final = 1000
+BATCH: Final = 100
+MOST_JOBS: Final = 500_000
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one kind of call did."""
+
+    what: str
+    jobs_per_second: float | None
+    median_ms: float
+    p99_ms: float
+    calls: int
+
+
+@click.command(epilog=examples("bench", "bench --url redis://localhost:6379 --seconds 10 --json"))
+@url_option
+@click.option(
+    "--seconds",
+    type=duration,
+    metavar="DURATION",
+    default=6.0,
+    help="How long it takes, about; 6s.",
+)
+@json_option
+def bench(url: str | None, seconds: float, as_json: bool) -> None:
+    """Measure a server, in a few seconds.
+
+    In a queue of its own, which is deleted at the end. One client, 100-byte payloads.
+    """
+    if not 0.4 <= seconds <= 600:
+        raise click.BadParameter("should be between 0.4 s and 10 min", param_hint="--seconds")
+    queue = Queue(f"holdfast bench {new_id()}", opened(url))
+    each = seconds / len(_STEPS)
+    found: list[Measured] = []
+    live = sys.stderr.isatty()
+    try:
+        queue.add(PAYLOAD)  # Scripts are loaded before anything is measured.
+        queue.lease_many(1, 60, complete=queue.lease_many(1, 60))
+        for number, (what, step, jobs) in enumerate(_STEPS):
+            if live:
+                bar = progress_bar(number, len(_STEPS), 20)
+                click.echo(f"\r\x1b[K{bar} {what}", nl=False, err=True)
+            found.append(_measure(what, lambda step=step: step(queue), jobs, each))  # type: ignore[misc]
+    finally:
+        if live:
+            click.echo("\r\x1b[K", nl=False, err=True)
+        queue.delete()
+    if as_json:
+        emit([asdict(measured) for measured in found])
+        return
+    table(
+        ("", "jobs/s", "median ms", "p99 ms", "calls"),
+        [
+            (
+                measured.what,
+                "" if measured.jobs_per_second is None else f"{measured.jobs_per_second:,.0f}",
+                f"{measured.median_ms:.2f}",
+                f"{measured.p99_ms:.2f}",
+                f"{measured.calls:,}",
+            )
+            for measured in found
+        ],
+        right=("jobs/s", "median ms", "p99 ms", "calls"),
+    )
+
+
+def _measure(what: str, step: Callable[[], int], jobs: bool, seconds: float) -> Measured:
+    """Do something again and again; `step` says how many jobs it moved, 0 when none is left."""
+    took: list[float] = []
+    moved = 0
+    begun = time.perf_counter()
+    while (before := time.perf_counter()) - begun < seconds or not took:
+        some = step()
+        took.append(time.perf_counter() - before)
+        moved += some
+        if not some or moved >= MOST_JOBS:
+            break
+    total = time.perf_counter() - begun
+    took.sort()
+    return Measured(
+        what,
+        moved / total if jobs else None,
+        took[len(took) // 2] * 1000,
+        took[len(took) * 99 // 100] * 1000,
+        len(took),
+    )
+
+
+def _look(queue: Queue) -> int:
+    queue.counts()
+    return 1
+
+
+def _add_one(queue: Queue) -> int:
+    queue.add(PAYLOAD)
+    return 1
+
+
+def _add_bulk(queue: Queue) -> int:
+    return len(queue.add_many([PAYLOAD] * BULK))
+
+
+def _work(queue: Queue) -> int:
+    leases = queue.lease_many(BATCH, 60)
+    return sum(queue.complete_many(leases))
+
+
+_STEPS: Final[tuple[tuple[str, Callable[[Queue], int], bool], ...]] = (
+    ("a look (counts), one round trip", _look, False),
+    ("add, one by one", _add_one, True),
+    (f"add, {BULK} at a time", _add_bulk, True),
+    (f"lease and complete, {BATCH} at a time", _work, True),
+)

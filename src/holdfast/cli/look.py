@@ -1,0 +1,370 @@
+"""Commands that look: ls, counts, workers, peek, failed, show, explain, result."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import click
+import msgspec
+
+from holdfast.cli.options import (
+    duration,
+    examples,
+    json_option,
+    on_a_queue,
+    open_queue,
+    opened,
+    url_option,
+)
+from holdfast.cli.text import (
+    clock,
+    emit,
+    fields,
+    limit,
+    many,
+    payload_json,
+    payload_line,
+    payload_lines,
+    plain,
+    seconds,
+    short_clock,
+    table,
+    visible,
+    write_raw,
+)
+from holdfast.errors import JobNotFound, ServerRefused
+from holdfast.job import Counts, Job, State
+from holdfast.queue import Queue
+from holdfast.server import Server
+
+COUNTED = ("ready", "delayed", "leased", "parked", "failed", "ended")
+
+_WHEN = {
+    "delayed": "due",
+    "leased": "lapses",
+    "failed": "handled from",
+    "ended": "remembered until",
+}
+"""What the time of a job says, where it has one."""
+
+raw_option = click.option("--raw", is_flag=True, help="Write payloads as they are, nothing else.")
+count_option = click.option("-n", "--count", default=10, show_default=True, help="How many.")
+first_option = click.option("--first", default=0, help="How many to leave out before.")
+
+
+def counts_json(counts: Counts) -> dict[str, Any]:
+    """Return counts for JSON."""
+    return {**msgspec.structs.asdict(counts), "waiting": counts.waiting}
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """Return a job for JSON: what is the same for many, then all that it says of itself."""
+    return {
+        "id": job.id,
+        "state": job.state,
+        **payload_json(job.data),
+        "priority": job.priority,
+        "at": job.at,
+        "leased_at": job.leased_at,
+        "token": job.token,
+        "behind": job.behind,
+        "successor": job.successor,
+        "facts": msgspec.structs.asdict(job.facts),
+    }
+
+
+# -------------------------------------------------------------------- queues
+
+
+@click.command(epilog=examples("ls", "ls --url redis://localhost:6379 --json"))
+@url_option
+@json_option
+def ls(url: str | None, as_json: bool) -> None:
+    """List the queues on a server.
+
+    Walks all keys of the database with SCAN, some at a time: nobody else has to wait. The user in
+    the URL needs +scan, and sees the queues that it may reach.
+    """
+    server = opened(url)
+    looked = [(name, _reached(name, server)) for name in server.queues()]
+    found = [(name, counts) for name, counts in looked if counts is not None]
+    if as_json:
+        emit([{"queue": name, **counts_json(counts)} for name, counts in found])
+        return
+    rows = [
+        (name + _paused(counts), *(getattr(counts, state) for state in COUNTED))
+        for name, counts in found
+    ]
+    table(("queue", *COUNTED), rows, right=COUNTED, none="no queues here")
+
+
+def _reached(name: str, server: Server) -> Counts | None:
+    """Count a queue; None where it is not for this user."""
+    try:
+        return Queue(name, server).counts()
+    except ServerRefused as error:
+        if error.word != "NOPERM":
+            raise
+        return None
+
+
+def _paused(counts: Counts) -> str:
+    return " (paused)" if counts.paused else ""
+
+
+@click.command(epilog=examples("counts emails", "counts emails --json"))
+@on_a_queue
+@json_option
+def counts(queue: str, url: str | None, as_json: bool) -> None:
+    """Count the jobs of a queue, by state."""
+    found = open_queue(queue, url).counts()
+    if as_json:
+        emit(counts_json(found))
+        return
+    fields((state, f"{getattr(found, state):>9,}") for state in COUNTED)
+    if found.paused:
+        click.secho("paused: no lease is granted until `holdfast resume`", fg="yellow")
+
+
+@click.command(epilog=examples("workers emails", "workers emails --json"))
+@on_a_queue
+@json_option
+def workers(queue: str, url: str | None, as_json: bool) -> None:
+    """Show who works on a queue.
+
+    It is a directory for people: whoever is in it said so, and for how long to believe it.
+    """
+    found = open_queue(queue, url).workers()
+    found.sort(key=lambda worker: (not worker.alive, -worker.alive_until))
+    if as_json:
+        emit([msgspec.structs.asdict(worker) for worker in found])
+        return
+    now = time.time()
+    table(
+        ("holder", "alive", "host", "pid", "running", "about"),
+        [
+            (
+                worker.holder,
+                "yes" if worker.alive else f"gone for {seconds(max(0, now - worker.alive_until))}",
+                worker.about.get("host", ""),
+                worker.about.get("pid", ""),
+                _running(worker.about.get("running")),
+                _about(worker.about),
+            )
+            for worker in found
+        ],
+        right=("pid", "running"),
+        none="nobody registered here",
+    )
+
+
+def _running(told: object) -> str:
+    return str(len(told)) if isinstance(told, list) else ""
+
+
+def _about(about: dict[str, Any]) -> str:
+    rest = {k: v for k, v in about.items() if k not in ("host", "pid", "running")}
+    return ", ".join(f"{name}: {_words(value)}" for name, value in rest.items())
+
+
+def _words(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+# -------------------------------------------------------------------- jobs
+
+
+@click.command(
+    epilog=examples(
+        "peek emails",
+        "peek emails -n 100 --state delayed",
+        "peek emails -n 1 --raw | jq .to",
+    )
+)
+@on_a_queue
+@count_option
+@click.option(
+    "--state",
+    type=click.Choice(["ready", "delayed", "leased", "parked", "failed", "ended"]),
+    default="ready",
+    show_default=True,
+    help="Jobs of which state.",
+)
+@first_option
+@raw_option
+@json_option
+def peek(
+    queue: str, url: str | None, count: int, state: str, first: int, raw: bool, as_json: bool
+) -> None:
+    """Show the next jobs, or those of another state.
+
+    Takes none of them. With --raw each payload is followed by a line break.
+    """
+    found = open_queue(queue, url).peek(count, state=cast("State", state), first=first)
+    if as_json or raw:
+        _write(found, raw=raw)
+        return
+    when = _WHEN.get(state)
+    table(
+        ("id", "priority", *([when] if when else []), "payload"),
+        [
+            (job.id, job.priority, *([short_clock(job.at)] if when else []), payload_line(job.data))
+            for job in found
+        ],
+        right=("priority",),
+        none=f"no {state} jobs",
+    )
+
+
+def _write(found: list[Job], *, raw: bool) -> None:
+    if raw:
+        for job in found:
+            write_raw((job.data or b"") + b"\n")
+    else:
+        emit([job_json(job) for job in found])
+
+
+@click.command(epilog=examples("failed emails", "failed emails --json | jq '.[].id'"))
+@on_a_queue
+@count_option
+@first_option
+@raw_option
+@json_option
+def failed(queue: str, url: str | None, count: int, first: int, raw: bool, as_json: bool) -> None:
+    """Show failed jobs, with their errors.
+
+    They stay until somebody decides: `holdfast revive`, or `holdfast cancel`.
+    """
+    source = open_queue(queue, url)
+    found = source.failed(count, first=first)
+    if as_json or raw:
+        _write(found, raw=raw)
+        return
+    table(
+        ("id", "failed at", "failures", "lapses", "error", "payload"),
+        [
+            (
+                job.id,
+                short_clock(_seconds(job.facts.failed_at)),
+                job.failures,
+                job.lapses,
+                job.error or "",
+                payload_line(job.data),
+            )
+            for job in found
+        ],
+        right=("failures", "lapses"),
+        none="no failed jobs",
+    )
+    if len(found) == count and (total := source.counts().failed) > first + count:
+        click.echo(f"… of {many(total, 'failed job')}", err=True)
+
+
+@click.command(epilog=examples("show emails invoice-7", "show emails invoice-7 --raw > letter.bin"))
+@on_a_queue
+@click.argument("id")
+@click.option("--raw", is_flag=True, help="Write the payload as it is, and nothing else.")
+@json_option
+def show(queue: str, url: str | None, id: str, raw: bool, as_json: bool) -> None:
+    """Show all about one job."""
+    job = open_queue(queue, url).show(id)
+    if job is None:
+        raise JobNotFound(f"{id}: no job has this id: it was never added, or it is forgotten")
+    if raw:
+        write_raw(job.data or b"")
+    elif as_json:
+        emit(job_json(job))
+    else:
+        fields(_about_job(job))
+        _payload("payload", job.data)
+
+
+def _about_job(job: Job) -> list[tuple[str, object]]:
+    facts = job.facts
+    when = _WHEN.get(job.state)
+    return [
+        ("id", job.id),
+        ("state", job.state + (", cancelled while it runs" if facts.cancelled else "")),
+        ("priority", job.priority),
+        (when or "at", clock(job.at) if when else None),
+        ("leased since", clock(job.leased_at)),
+        ("under", job.token),
+        ("jobs before it", job.behind),
+        ("handler", facts.handler),
+        ("request", facts.request),
+        ("group", facts.group),
+        ("timeout", seconds(_seconds(facts.timeout_ms))),
+        ("failures", f"{facts.failures} of {limit(facts.max_failures)}"),
+        ("lapses", f"{facts.lapses} of {limit(facts.max_lapses)}"),
+        ("error", facts.error),
+        ("failed at", clock(_seconds(facts.failed_at))),
+        ("outcome", facts.outcome),
+        ("ended at", clock(_seconds(facts.ended_at))),
+        ("successor", "an update waits for the lease to end" if job.successor else None),
+    ]
+
+
+def _payload(name: str, data: bytes | None) -> None:
+    if data is None:
+        return
+    click.echo(click.style(f"{name} ({len(data):,} bytes)", bold=True))
+    for line in payload_lines(data):
+        click.echo(f"  {line}")
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+@click.command(epilog=examples("explain emails invoice-7"))
+@on_a_queue
+@click.argument("id")
+@json_option
+def explain(queue: str, url: str | None, id: str, as_json: bool) -> None:
+    """Say why a job is not running."""
+    why = open_queue(queue, url).explain(id)
+    if as_json:
+        emit({"id": id, "explanation": why})
+    else:
+        click.echo(visible(why))
+
+
+@click.command(
+    epilog=examples("result emails invoice-7", "result emails invoice-7 --wait 30s --raw")
+)
+@on_a_queue
+@click.argument("id")
+@click.option("--wait", type=duration, metavar="DURATION", help="Wait so long for the job to end.")
+@click.option("--raw", is_flag=True, help="Write the result as it is, and nothing else.")
+@json_option
+def result(
+    queue: str, url: str | None, id: str, wait: float | None, raw: bool, as_json: bool
+) -> None:
+    """Show how a job ended, with its result.
+
+    A result is there where the job says --result-for. Exits with 1 when the job has not ended, or
+    not well.
+    """
+    outcome = open_queue(queue, url).result(id, wait=wait)
+    if outcome is None:
+        raise click.ClickException(f"{visible(id)}: it has not ended yet: see --wait")
+    if as_json:
+        told = payload_json(outcome.result)
+        emit(
+            {
+                "id": outcome.id,
+                "kind": outcome.kind,
+                "at": plain(outcome.at),
+                "error": outcome.error,
+                "result": told["data"],
+                **({"result_base64": told["data_base64"]} if "data_base64" in told else {}),
+            }
+        )
+    elif raw:
+        write_raw(outcome.result or b"")
+    else:
+        fields([(outcome.kind, clock(outcome.at)), ("error", outcome.error)])
+        _payload("result", outcome.result)
+    if not outcome.completed:
+        click.get_current_context().exit(1)

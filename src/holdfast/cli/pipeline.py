@@ -1,0 +1,295 @@
+"""`holdfast pipeline …`: requests over data on Spark, submitted, worked on and watched."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from holdfast.cli.options import (
+    NONE,
+    ask_first,
+    duration,
+    examples,
+    json_option,
+    on_a_queue,
+    opened,
+    pause,
+    yes_option,
+)
+from holdfast.cli.options import limit as as_limit
+from holdfast.cli.text import clock, emit, emit_line, fields, progress_bar, seconds, visible
+
+if TYPE_CHECKING:
+    from holdfast.spark.pipeline import Handle, Pipeline, Progress
+
+id_argument = click.argument("id", metavar="REQUEST")
+roots_option = click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    default=(".",),
+    metavar="DIRECTORY",
+    help="Where requests may read and write; may be repeated. By default here.",
+)
+transforms_option = click.option(
+    "--transforms",
+    "modules",
+    multiple=True,
+    metavar="MODULE",
+    help="A module with transforms; may be repeated.",
+)
+
+
+@click.group(
+    epilog=examples(
+        "pipeline work reports --transforms myapp.transforms --root /data",
+        "pipeline submit reports clean 'sales/*.parquet' clean --transforms myapp.transforms",
+        "pipeline status reports REQUEST --follow",
+    )
+)
+def pipeline() -> None:
+    """Transform data on Spark: split into parts, published once."""
+
+
+def _pipeline(queue: str, url: str | None, roots: tuple[str, ...] = (".",)) -> Pipeline:
+    try:
+        from holdfast.spark.pipeline import Pipeline  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error.name} is not installed: pip install 'holdfast[spark]'"
+        ) from error
+    return Pipeline(queue, opened(url), roots=roots)
+
+
+def _import(modules: tuple[str, ...]) -> None:
+    sys.path.insert(0, str(Path.cwd()))
+    for module in modules:
+        try:
+            import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise click.BadParameter(
+                f"there is no module {module!r} here or installed", param_hint="--transforms"
+            ) from error
+
+
+def _parameters(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> Any:  # noqa: ARG001
+    """Return `name=value` as names with values: JSON where it is, else text."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{text!r} should look like name=value")
+        found[name] = value
+        with suppress(ValueError):
+            found[name] = json.loads(value)
+    return found
+
+
+# ------------------------------------------------------------------- submit
+
+
+@pipeline.command(
+    epilog=examples(
+        "pipeline submit reports clean 'sales/*.parquet' clean --param min_amount=1.5",
+        "pipeline submit reports clean logs/*.csv out --option header=true --to parquet --wait",
+    )
+)
+@on_a_queue
+@click.argument("transform")
+@click.argument("input", nargs=-1, required=True)
+@click.argument("output")
+@click.option("--param", "params", multiple=True, callback=_parameters, metavar="NAME=VALUE")
+@click.option("--id", help="Of the request; made up where none is given.")
+@click.option("--priority", type=int, default=50, show_default=True, help="0 to 99, high first.")
+@click.option("--limit", type=as_limit, help="How many parts may run at a time.")
+@click.option("--part-size", default="128 MB", show_default=True)
+@click.option("--from", "format", metavar="FORMAT", help="Of the input; told by file names.")
+@click.option("--option", "options", multiple=True, callback=_parameters, metavar="NAME=VALUE")
+@click.option("--schema", help="Of the input, such as 'id LONG, name STRING'.")
+@click.option("--to", "output_format", metavar="FORMAT", help="Of the output; else the input's.")
+@click.option(
+    "--output-option", "output_options", multiple=True, callback=_parameters, metavar="NAME=VALUE"
+)
+@click.option("--mode", type=click.Choice(["error", "overwrite", "append"]), default="error")
+@click.option("--finish", help="A transform over what all parts wrote.")
+@click.option("--finish-param", "finish_params", multiple=True, callback=_parameters)
+@click.option("--partial", is_flag=True, help="Publish what there is when parts have failed.")
+@click.option("--wait", is_flag=True, help="Follow it until it is over.")
+@roots_option
+@transforms_option
+def submit(
+    queue: str,
+    url: str | None,
+    transform: str,
+    input: tuple[str, ...],
+    output: str,
+    roots: tuple[str, ...],
+    modules: tuple[str, ...],
+    wait: bool,
+    limit: int | None,
+    **options: Any,
+) -> None:
+    """Ask for OUTPUT: INPUT, transformed. Prints the id of the request."""
+    _import(modules)
+    handle = _pipeline(queue, url, roots).submit(
+        transform,
+        input=input,
+        output=output,
+        limit=None if limit == NONE else limit,
+        **options,
+    )
+    click.echo(visible(handle.id))
+    if wait:
+        _follow(handle, every=1.0, as_json=False)
+
+
+# --------------------------------------------------------------------- work
+
+
+@pipeline.command(epilog=examples("pipeline work reports --transforms myapp.transforms"))
+@on_a_queue
+@roots_option
+@transforms_option
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--memory", default="1g", show_default=True, help="Of the Spark driver.")
+@click.option("--concurrency", type=int, help="Parts at a time; else one for each core.")
+@click.option("--lease", type=duration, default="15s", show_default=True)
+@click.option("--grace", type=duration, default="30s", show_default=True)
+@click.option("--until-empty", is_flag=True, help="End when there is nothing to do.")
+def work(
+    queue: str,
+    url: str | None,
+    roots: tuple[str, ...],
+    modules: tuple[str, ...],
+    master: str,
+    memory: str,
+    **options: Any,
+) -> None:
+    """Plan, run and publish requests until told to stop.
+
+    SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once.
+    """
+    _import(modules)
+    working = _pipeline(queue, url, roots)
+    from holdfast.spark import session  # noqa: PLC0415
+
+    spark = session(
+        f"holdfast {queue}",
+        master=master,
+        memory=memory,
+        config={"spark.scheduler.mode": "FAIR"},
+    )
+    click.echo(f"working on {visible(queue)}", err=True)
+    if not working.work(spark, **options):
+        click.get_current_context().exit(1)
+
+
+# --------------------------------------------------------------------- look
+
+
+@pipeline.command(
+    epilog=examples("pipeline status reports REQUEST", "pipeline status reports REQUEST --follow")
+)
+@on_a_queue
+@id_argument
+@click.option("--follow", is_flag=True, help="Until it is over; exits with 0 when it is done.")
+@click.option("--every", type=pause, metavar="DURATION", default=1.0, help="Between two looks; 1s.")
+@json_option
+def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_json: bool) -> None:
+    """Show how far a request is."""
+    handle = _pipeline(queue, url).handle(id)
+    if follow:
+        _follow(handle, every, as_json)
+        return
+    progress = handle.progress()
+    if as_json:
+        emit(msgspec.to_builtins(progress, str_keys=True))
+        return
+    fields(
+        [
+            ("request", progress.id),
+            ("state", progress.state),
+            ("error", progress.error),
+            ("parts", progress.parts),
+            ("done", progress.done),
+            ("running", progress.running),
+            ("waiting", progress.waiting),
+            ("failed", progress.failed),
+            ("rows in", f"{progress.rows_in:,}"),
+            ("rows out", f"{progress.rows_out:,}"),
+            ("ends" if not progress.ended else "ended", clock(progress.ends_at)),
+        ]
+    )
+
+
+def _follow(handle: Handle, every: float, as_json: bool) -> None:
+    live = sys.stdout.isatty() and not as_json
+    while True:
+        progress = handle.progress()
+        if as_json:
+            emit_line(msgspec.to_builtins(progress, str_keys=True))
+        else:
+            click.echo(f"\r\x1b[K{_line(progress)}" if live else _line(progress), nl=not live)
+            sys.stdout.flush()
+        if progress.ended:
+            break
+        time.sleep(every)
+    if live:
+        click.echo()
+    if progress.state != "done":
+        click.get_current_context().exit(1)
+
+
+def _line(progress: Progress) -> str:
+    said = [f"{progress.done:,} of {progress.parts:,} parts", progress.state]
+    if progress.running:
+        said.append(f"{progress.running:,} running")
+    if progress.failed:
+        said.append(click.style(f"{progress.failed:,} failed", fg="red"))
+    if progress.rows_out:
+        said.append(f"{progress.rows_out:,} rows")
+    if progress.ends_at is not None and not progress.ended:
+        said.append(f"{seconds(max(0.0, progress.ends_at - time.time()))} left")
+    if progress.error:
+        said.append(visible(progress.error))
+    return f"{progress_bar(round(progress.fraction * 100), 100)} {', '.join(said)}"
+
+
+@pipeline.command(epilog=examples("pipeline report reports timeline.png"))
+@on_a_queue
+@click.argument("picture", type=click.Path(dir_okay=False))
+def report(queue: str, url: str | None, picture: str) -> None:
+    """Draw which worker ran which part, and when, into PICTURE."""
+    click.echo(_pipeline(queue, url).plot(picture))
+
+
+# -------------------------------------------------------------------- steer
+
+
+@pipeline.command(epilog=examples("pipeline cancel reports REQUEST --yes"))
+@on_a_queue
+@id_argument
+@yes_option
+def cancel(queue: str, url: str | None, id: str, yes: bool) -> None:
+    """Let nothing more of a request run; nothing of it is published."""
+    ask_first(f"Cancel {visible(id)}?", yes=yes)
+    if not _pipeline(queue, url).handle(id).cancel():
+        raise click.ClickException(f"{visible(id)} is over already")
+
+
+@pipeline.command(epilog=examples("pipeline revive reports REQUEST"))
+@on_a_queue
+@id_argument
+def revive(queue: str, url: str | None, id: str) -> None:
+    """Let run again what failed: the plan, parts, or the publishing."""
+    click.echo(f"{_pipeline(queue, url).handle(id).revive()} run again")

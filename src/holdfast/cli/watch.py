@@ -1,0 +1,122 @@
+"""`holdfast watch`: counts and rates, live."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from holdfast.cli.look import counts_json
+from holdfast.cli.options import examples, json_option, opened, pause, url_option
+from holdfast.cli.text import emit_line, table_lines
+from holdfast.job import Counts, Totals
+from holdfast.queue import Queue
+
+SHOWN: Final = ("ready", "delayed", "leased", "parked", "failed")
+RATES: Final = {"added": "added/s", "completed": "done/s", "retried": "retried/s"}
+UP, CLEAR = "\x1b[{}A", "\x1b[J"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at a queue saw."""
+
+    counts: Counts
+    totals: Totals
+    at: float
+
+    def rates(self, before: Look | None) -> dict[str, float | None]:
+        """Return how much happened per second since another look."""
+        if before is None or self.at <= before.at:
+            return dict.fromkeys(RATES)
+        passed = self.at - before.at
+        return {
+            # A queue that was deleted meanwhile begins anew.
+            name: max(0, getattr(self.totals, name) - getattr(before.totals, name)) / passed
+            for name in RATES
+        }
+
+
+@click.command(
+    epilog=examples("watch", "watch emails reports --every 5s", "watch emails --json --times 1")
+)
+@click.argument("queues", metavar="[QUEUE]...", nargs=-1)
+@url_option
+@click.option(
+    "--every", type=pause, metavar="DURATION", default=1.0, help="How long between two looks; 1s."
+)
+@click.option("--times", type=click.IntRange(min=1), help="End after so many looks.")
+@json_option
+def watch(
+    queues: tuple[str, ...], url: str | None, every: float, times: int | None, as_json: bool
+) -> None:
+    """Watch counts and rates of queues, live.
+
+    All queues of the server, or those that are named. On a terminal in place, else a line per queue
+    and look. Ctrl-C ends it.
+    """
+    server = opened(url)
+    before: dict[str, Look] = {}
+    screen = _Screen(live=sys.stdout.isatty() and not as_json)
+    looks = 0
+    try:
+        while True:
+            names = queues or server.queues()
+            seen = {name: _look(Queue(name, server)) for name in names}
+            if as_json:
+                for name, look in seen.items():
+                    emit_line(_line(name, look, before.get(name)))
+            else:
+                screen.draw(_lines(seen, before, heading=not looks or screen.live))
+            before, looks = seen, looks + 1
+            if looks == times:
+                return
+            time.sleep(every)
+    except KeyboardInterrupt:
+        return
+
+
+class _Screen:
+    """Draws lines over those that it drew before, or below where that is no terminal."""
+
+    def __init__(self, *, live: bool) -> None:
+        self.live = live
+        self._drawn = 0
+
+    def draw(self, lines: list[str]) -> None:
+        if self.live and self._drawn:
+            click.echo(UP.format(self._drawn) + "\r" + CLEAR, nl=False)
+        for line in lines:
+            click.echo(line)
+        sys.stdout.flush()
+        self._drawn = len(lines)
+
+
+def _look(queue: Queue) -> Look:
+    return Look(queue.counts(), queue.totals(), time.monotonic())
+
+
+def _lines(seen: dict[str, Look], before: dict[str, Look], *, heading: bool) -> list[str]:
+    rows = [
+        (
+            name + (" (paused)" if look.counts.paused else ""),
+            *(getattr(look.counts, state) for state in SHOWN),
+            *(
+                "" if rate is None else f"{rate:,.0f}"
+                for rate in look.rates(before.get(name)).values()
+            ),
+        )
+        for name, look in seen.items()
+    ]
+    numbers = (*SHOWN, *RATES.values())
+    # Of one width, whatever is counted: what is piped shall stay in its columns.
+    lines = table_lines(("queue", *numbers), rows, right=numbers, least=7)
+    return lines if heading else lines[1:]
+
+
+def _line(name: str, look: Look, before: Look | None) -> dict[str, Any]:
+    rates = {f"{name}_per_second": rate for name, rate in look.rates(before).items()}
+    return {"queue": name, "at": time.time(), **counts_json(look.counts), **rates}

@@ -1,0 +1,192 @@
+"""Look at a server before it is trusted with jobs: can it be used, and what does it keep.
+
+Asks and changes nothing. What the answers mean is judged in `health.py`.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+import hiredis
+
+from holdfast.embedded import default_directory
+from holdfast.engine import calls
+from holdfast.errors import HoldfastError, ServerRefused, ServerUnavailable, UnsupportedServer
+from holdfast.health import Finding, Seen, Tier, by_weight, judge, read_health, tier_of
+from holdfast.server import Link, Server
+from holdfast.wire import INFO, Packer, describe, pack
+
+__all__ = ["Diagnosis", "Finding", "Tier", "examine"]
+
+REPLY_SECONDS: Final = 5.0
+ROUNDS: Final = 20
+QUEUE: Final = "holdfast doctor"
+"""The keys that are asked about where no queue is named. Nothing is ever stored there."""
+
+_SETTINGS: Final = (b"appendfsync", b"no-appendfsync-on-rewrite")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found out about a server."""
+
+    url: str
+    """Where it is, without the password."""
+    server: str | None
+    """Product and version, where it tells them."""
+    tier: Tier
+    findings: list[Finding]
+    """The worst first."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was found that keeps it from being used, or will cost jobs."""
+        return all(finding.level != "error" for finding in self.findings)
+
+
+def examine(url: str | None = None, *, queue: str | None = None) -> Diagnosis:
+    """Look at a server, as the user in the URL. Never raises because of what it finds.
+
+    A user who may reach only some queues is asked about the one that is named. Where there are
+    several servers, the one that has this queue is looked at, and a finding says so.
+    """
+    server = Server(url, patience=0, reply_within=REPLY_SECONDS)
+    packer = Packer(queue or QUEUE)
+    try:
+        link = server.connect(packer.slot)
+    except (OSError, HoldfastError) as error:
+        server.close()
+        return Diagnosis(_url(server), None, "unknown", [_no_entry(server, error)])
+    try:
+        return _look(server, link, packer, named=queue is not None)
+    except (OSError, ServerUnavailable) as error:
+        return Diagnosis(_url(server), None, "unknown", [_no_entry(server, error)])
+    finally:
+        link.close()
+        server.close()
+
+
+def _look(server: Server, link: Link, packer: Packer, *, named: bool) -> Diagnosis:
+    info = link.ask(INFO)
+    health = read_health(info) if isinstance(info, bytes) else None
+    refused: list[Finding] = []
+    denied = None
+    try:
+        denied = server.run(packer, calls.rights())
+    except ServerRefused as error:
+        refused.append(_no_scripts(error, named=named))
+    seen = Seen(
+        settings=_settings(link),
+        embedded=server.address.embedded,
+        denied=None if denied is None else tuple(denied),
+        round_trip_ms=_round_trip(link),
+        ahead_seconds=_ahead(link),
+    )
+    return Diagnosis(
+        _url(server),
+        health.name if health else None,
+        tier_of(health, seen),
+        by_weight([*refused, *_one_of_several(server, link), *judge(health, seen)]),
+    )
+
+
+def _one_of_several(server: Server, link: Link) -> list[Finding]:
+    """Return which server was looked at, where it stands for others."""
+    match server.address.kind:
+        case "cluster":
+            return [Finding("ok", f"of the cluster, this is its node {link.address}")]
+        case "sentinel":
+            return [Finding("ok", f"the Sentinels say that the primary is {link.address}")]
+    return []
+
+
+def _url(server: Server) -> str:
+    """Return where it is, for people: without the password, with the directory."""
+    address = server.address
+    if address.embedded:
+        return f"embedded://{address.path or default_directory()}"
+    return str(address)
+
+
+def _settings(link: Link) -> dict[str, str] | None:
+    found: dict[str, str] = {}
+    for name in _SETTINGS:
+        reply = link.ask(pack(b"CONFIG", b"GET", name))
+        if isinstance(reply, hiredis.ReplyError):
+            return None
+        words = [word.decode(errors="replace") for word in reply]
+        found |= dict(zip(words[::2], words[1::2], strict=True))
+    return found
+
+
+def _round_trip(link: Link) -> float:
+    """Return milliseconds; what is refused took as long as what is not."""
+    took = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        link.ask(pack(b"PING"))
+        took.append(time.perf_counter() - begun)
+    return median(took) * 1000
+
+
+def _ahead(link: Link) -> float | None:
+    before = time.time()
+    reply: Any = link.ask(pack(b"TIME"))
+    after = time.time()
+    if isinstance(reply, hiredis.ReplyError):
+        return None
+    theirs = int(reply[0]) + int(reply[1]) / 1e6
+    return theirs - (before + after) / 2
+
+
+def _no_scripts(error: ServerRefused, *, named: bool) -> Finding:
+    if error.word == "NOPERM" and not named:
+        return Finding(
+            "error",
+            f"this user may not run scripts on the keys of a queue named {QUEUE!r}",
+            "where it may reach only some queues, name one of them: holdfast doctor QUEUE",
+        )
+    if error.word == "NOPERM":
+        return Finding(
+            "error",
+            "this user may not run or load scripts on the keys of this queue",
+            "give it what a queue needs: SECURITY.md has the ACL rule",
+        )
+    return Finding("error", "scripts are refused", str(error))
+
+
+def _no_entry(server: Server, error: Exception) -> Finding:
+    """Return why a server cannot be used at all, and what to do."""
+    if server.address.embedded:
+        told, _, _ = str(error).partition(" The log ends:\n")
+        return Finding("error", "the embedded server does not run", told)
+    if isinstance(error, UnsupportedServer | ServerUnavailable):
+        return Finding("error", "this server cannot be used", str(error))
+    if isinstance(error, HoldfastError):
+        what, _, advice = str(error).partition(": ")
+        return Finding("error", what, advice)
+    if isinstance(error, ConnectionRefusedError | FileNotFoundError):
+        return Finding(
+            "error",
+            f"nothing listens at {server.address}",
+            "start the server, or correct the URL; without any URL Holdfast starts its own",
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Finding(
+            "error",
+            f"its certificate is not to be trusted ({error.verify_message})",
+            "name its authority with ?ca=<file> in the URL",
+        )
+    if isinstance(error, TimeoutError):
+        return Finding(
+            "error",
+            f"no answer from {server.address} in {REPLY_SECONDS:.0f} s",
+            "is it the right host and port, and does a firewall let this machine through?",
+        )
+    return Finding(
+        "error", f"{server.address} cannot be reached: {describe(error)}", "correct the URL"
+    )

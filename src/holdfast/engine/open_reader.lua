@@ -1,0 +1,17 @@
+-- open_reader: a reader, newer than all before it of its name
+--
+-- ARGV   time, caller, number, reader
+-- reply  epoch, settled, next: the claims from settled up to next may be open
+--
+-- Every call of a reader presents its epoch: so those before it are fenced off.
+
+local again = begin()
+if again then return again end
+
+local reader = reader_name(ARGV[4])
+check_staging()
+local kept = entry_of('reader ' .. reader) or {}
+local epoch = number_in(kept, 'epoch') + 1
+local done, following = number_in(kept, 'settled'), number_in(kept, 'next')
+enter('reader ' .. reader, {epoch = epoch, settled = done, next = following}, MAX_INSTANT)
+return finish({epoch, done, following})

@@ -1,0 +1,85 @@
+-- ledger: who wrote and who reads, and when that is to be seen to
+--
+-- Every record of `ledger` stands in `staging` under the same name, with the time at which it is
+-- to be seen to. The first word of the name says what it is, the record is a msgpack map or list:
+--     attempt <attempt>       chunks: how many chunks it staged, in `staged` as <attempt>/<number>;
+--                             first: how many of them are published; of: the list of winners that
+--                             has it
+--     winners <k> <write>     the k-th list of attempts that a write adopts: attempt, chunks, …
+--     commit <write>          how (see update_of, '' = ignore), keep_ms; lists, and how far they are
+--                             published: list, place; or published_at
+--     writer <writer>         batch: the last one that it committed
+--     reader <reader>         epoch; settled, next: the numbers of its claims that may be open
+--     claim <n> <reader>      sizes: how many jobs each chunk has; first: how many chunks are done
+--                             with; sealed; over: why it is not to be read any more
+-- What is committed and not yet published has a time before 0, so it comes first. `meta` has the
+-- first of all times, or an earlier one, so that whoever has nothing to do here learns it from
+-- what every call reads.
+
+local function entry_of(entry)
+  local ok, kept = pcall(cmsgpack.unpack, call('HGET', key.ledger, entry) or '')
+  return ok and type(kept) == 'table' and kept or nil
+end
+
+-- The number that a record has under a name; 0 where somebody else wrote it.
+local function number_in(kept, field_name)
+  local number = kept[field_name]
+  local sound = type(number) == 'number' and number >= 0 and number % 1 == 0
+  return sound and number <= MAX_INSTANT and number or 0
+end
+
+-- Something in the ledger or in what is staged has changed: see stamp().
+local function book()
+  if not this.booked then redis.pcall('HINCRBY', key.meta, 'booked', 1) end
+  this.booked = true
+end
+
+-- Something is to be seen to at this time.
+local function see_to_it(at)
+  if this.staging and this.staging <= at then return end
+  this.staging = at
+  note('staging', at)
+end
+
+local function enter(entry, kept, at)
+  call('HSET', key.ledger, entry, cmsgpack.pack(kept))
+  call('ZADD', key.staging, at, entry)
+  see_to_it(at)
+  book()
+end
+
+local function strike(entry)
+  call('HDEL', key.ledger, entry)
+  call('ZREM', key.staging, entry)
+  book()
+end
+
+-- How many jobs each chunk of a claim has.
+local function sizes_in(kept)
+  return type(kept.sizes) == 'table' and kept.sizes or {}
+end
+
+-- The name of the write that a list of winners is of.
+local function write_of(entry)
+  return string.match(entry, '^winners %d+ (.*)$')
+end
+
+-- When something is to be seen to of which that was lost.
+local function time_of(entry, kept)
+  local kind = string.match(entry, '^%a+')
+  local write = kind == 'winners' and write_of(entry)
+  if kind == 'commit' and not kept.published_at then return this.now - MAX_INSTANT end
+  if kind == 'claim' and number_in(kept, 'first') < #sizes_in(kept) then
+    return after_ms(3600000)
+  end
+  if kind == 'winners' and call('HEXISTS', key.ledger, 'commit ' .. write) == 0
+    or kind == 'attempt' and not kept.of or kind == 'commit' then
+    return after_ms(86400000)
+  end
+  return MAX_INSTANT
+end
+
+local function check_staging()
+  call('ZCARD', key.staging)
+  for _, hash in ipairs({key.staged, key.ledger, key.claims}) do call('HLEN', hash) end
+end

@@ -1,0 +1,157 @@
+"""What columns a sink takes, and the rows of a batch as jobs to add.
+
+The columns are checked when a write is planned, the values when a task has them: both before
+anything of them is sent, with an error that names the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import types
+
+from holdfast import codec, keys
+from holdfast.arguments import shown
+from holdfast.errors import CodecError, InvalidArgument
+from holdfast.job import Row
+
+_TEXT: Final = (types.StringType,)
+_WHOLE: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+_NUMBER: Final = (*_WHOLE, types.FloatType, types.DoubleType)
+
+_TYPES: Final[dict[str, tuple[tuple[type[types.DataType], ...], str]]] = {
+    "value": ((types.BinaryType, types.StringType, types.StructType), "binary, string or a struct"),
+    "id": (_TEXT, "a string"),
+    "priority": (_WHOLE, "a whole number"),
+    "delay": (_NUMBER, "a number of seconds"),
+    "due_at": ((types.TimestampType,), "a timestamp"),
+    "request": (_TEXT, "a string"),
+}
+"""column -> the types that it may have, and their names"""
+
+COLUMNS: Final = tuple(_TYPES)
+
+
+def check_columns(schema: types.StructType) -> None:
+    """Refuse columns that a job cannot be made of."""
+    names = schema.fieldNames()
+    if "value" not in names:
+        raise InvalidArgument(
+            f"column 'value' is missing, the payload of a job; there is {_list(names)}. "
+            "To make one of several: select(struct('*').alias('value'))"
+        )
+    for field in schema.fields:
+        if field.name not in _TYPES:
+            raise InvalidArgument(
+                f"unknown column {shown(field.name)}: a job has {_list(COLUMNS)}; "
+                "drop it, or put it into a struct named 'value'"
+            )
+        allowed, named = _TYPES[field.name]
+        if names.count(field.name) > 1:
+            raise InvalidArgument(f"column {field.name!r} is there more than once")
+        if not isinstance(field.dataType, allowed):
+            raise InvalidArgument(
+                f"column {field.name!r} must be {named}, not {field.dataType.simpleString()[:100]}"
+            )
+    for one, other in (("delay", "due_at"), ("id", "request")):
+        if one in names and other in names:
+            raise InvalidArgument(f"give column {one!r} or column {other!r}, not both")
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(shown(name) for name in names)
+
+
+def jobs_of(batch: pa.RecordBatch) -> Iterator[bytes | Row]:
+    """Return the rows of a batch as payloads or, where more than that is said, as rows to stage."""
+    payloads = _payloads(batch.column("value"))
+    if batch.num_columns == 1:
+        return iter(payloads)
+    names = [name for name in batch.schema.names if name != "value"]
+    columns = [_values(name, batch.column(name)) for name in names]
+    rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    return (_row(payload, said) for payload, said in zip(payloads, rows, strict=True))
+
+
+def _row(payload: bytes, said: dict[str, Any]) -> Row:
+    at = said.pop("due_at", None)
+    if said.get("priority", 0) is None:
+        del said["priority"]
+    return Row(payload, at=at, **said)
+
+
+def _payloads(column: pa.Array) -> list[bytes]:
+    if column.null_count:
+        raise InvalidArgument("column 'value' has a null: a job needs a payload")
+    if pa.types.is_struct(column.type):
+        return [_json(value) for value in column.to_pylist(maps_as_pydicts="strict")]
+    # As bytes at once: text need not become str in between.
+    kind = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
+    payloads: list[bytes] = (
+        column.cast(kind) if not pa.types.is_binary(column.type) else column
+    ).to_pylist()
+    return payloads
+
+
+def _json(value: object) -> bytes:
+    try:
+        return codec.encode(value)
+    except CodecError as error:
+        raise InvalidArgument(f"column 'value': {error}") from None
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
+    check = _CHECKS[name]
+    if name == "due_at":
+        # Microseconds since the epoch, as Arrow keeps them, rather than a datetime for each.
+        return [None if at is None else check(at / 1_000_000) for at in _integers(column)]
+    return [check(value) for value in column.to_pylist()]
+
+
+def _integers(column: pa.Array) -> list[int | None]:
+    values: list[int | None] = column.cast(pa.int64()).to_pylist()
+    return values
+
+
+def _id(value: str | None) -> str:
+    if value is None:
+        raise InvalidArgument("column 'id' has a null: give every job an id, or drop the column")
+    keys.utf8_name("column 'id'", value)
+    return value
+
+
+def _request(value: str | None) -> str | None:
+    if value is not None:
+        keys.utf8_name("column 'request'", value)
+    return value
+
+
+def _priority(value: int | None) -> int | None:
+    if value is not None and not 0 <= value <= 99:
+        raise InvalidArgument(f"column 'priority' must be 0 to 99, not {value}")
+    return value
+
+
+def _delay(value: float | None) -> float | None:
+    if value is not None and not 0 <= value <= 10**9:
+        raise InvalidArgument(
+            f"column 'delay' must be seconds, from 0 to a billion, not {shown(value)}"
+        )
+    return value
+
+
+def _due_at(value: float) -> float:
+    if value < 0:
+        raise InvalidArgument("column 'due_at' is before 1970")
+    return value
+
+
+_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "id": _id,
+    "priority": _priority,
+    "delay": _delay,
+    "due_at": _due_at,
+    "request": _request,
+}

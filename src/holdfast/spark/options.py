@@ -1,0 +1,242 @@
+"""The options of the connectors: read from text, checked, refused with the name of what is wrong.
+
+Spark hands over options as text, with names in which case does not count. What is not known is
+refused: a misspelt option that is ignored would be found out much later.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from holdfast import arguments, keys
+from holdfast.address import parse as parse_url
+from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.job import State
+from holdfast.queue import Queue
+from holdfast.server import Server
+
+T = TypeVar("T")
+
+STATES: Final[tuple[State, ...]] = ("ready", "parked", "delayed", "leased", "failed", "ended")
+
+MAX_NAME_BYTES: Final = 440
+"""Of a reader or a writer: the ledger adds to it."""
+
+OF_A_LOOK: Final = ("url", "queue", "state")
+OF_A_WRITE: Final = ("url", "queue", "stagedFor")
+OF_A_STREAMS_WRITE: Final = (*OF_A_WRITE, "writer", "checkpointLocation")
+OF_A_STREAM: Final = (
+    "url",
+    "queue",
+    "reader",
+    "maxJobsPerTrigger",
+    "maxJobsPerPartition",
+    "claimFor",
+)
+
+DEFAULT_JOBS_PER_TRIGGER: Final = 20_000
+DEFAULT_JOBS_PER_PARTITION: Final = 10_000
+DEFAULT_CLAIM_SECONDS: Final = 3600.0
+DEFAULT_STAGED_SECONDS: Final = 86400.0
+REACH_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which queue, on which server: all that another process needs to open it."""
+
+    queue: str
+    url: str = field(repr=False)
+    """With its password, so it is shown nowhere."""
+    host: str = ""
+    """Where the options were read; an embedded server is no other machine's."""
+
+    def open(self) -> Queue:
+        """Return the queue, through the one connection that this process has to it."""
+        if self.host and self.host != socket.gethostname():
+            raise InvalidArgument(
+                "url is that of an embedded server, which other machines cannot reach: "
+                "give the url of a server that all executors can"
+            )
+        return _open(self.queue, self.url)
+
+
+@lru_cache(maxsize=64)
+def _open(queue: str, url: str) -> Queue:
+    return Queue(queue, url)
+
+
+@dataclass(frozen=True)
+class LookOptions:
+    """What a batch look asks for."""
+
+    place: Place
+    states: tuple[State, ...]
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a writer asks for; a stream's writer may have a name of its own."""
+
+    place: Place
+    writer: str | None
+    staged_for: float
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a stream's source asks for."""
+
+    place: Place
+    reader: str
+    max_jobs: int
+    partition_jobs: int
+    claim_for: float
+
+
+def look_options(given: Mapping[str, str]) -> LookOptions:
+    """Read the options of a batch look."""
+    options = _Given(given, "a batch read", OF_A_LOOK)
+    return LookOptions(options.place(), options.read("state", _states, STATES))
+
+
+def sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions:
+    """Read the options of a batch write, or of a stream's."""
+    if stream:
+        options = _Given(given, "a stream's write", OF_A_STREAMS_WRITE)
+    else:
+        options = _Given(given, "a batch write", OF_A_WRITE)
+    return SinkOptions(
+        options.place(),
+        options.read("writer", _name_of("writer"), None),
+        options.read("stagedFor", _seconds_of("stagedFor"), DEFAULT_STAGED_SECONDS),
+    )
+
+
+def source_options(given: Mapping[str, str]) -> SourceOptions:
+    """Read the options of a stream's read."""
+    options = _Given(given, "a stream's read", OF_A_STREAM)
+    if "reader" not in given:
+        raise InvalidArgument(
+            "option 'reader' is missing: name this stream, so that it finds its claims again "
+            "after a restart; two streams that run side by side need two names"
+        )
+    return SourceOptions(
+        options.place(),
+        options.read("reader", _name_of("reader"), ""),
+        options.read("maxJobsPerTrigger", _whole_of("maxJobsPerTrigger"), DEFAULT_JOBS_PER_TRIGGER),
+        options.read(
+            "maxJobsPerPartition", _whole_of("maxJobsPerPartition"), DEFAULT_JOBS_PER_PARTITION
+        ),
+        options.read("claimFor", _seconds_of("claimFor"), DEFAULT_CLAIM_SECONDS),
+    )
+
+
+class _Given:
+    """The options that the user gave, of which all must be known."""
+
+    def __init__(self, given: Mapping[str, str], what: str, known: tuple[str, ...]) -> None:
+        self._given = given
+        names = {name.lower(): name for name in known}
+        for name in given:
+            if name.lower() == "path":
+                raise InvalidArgument(
+                    "load() and save() take no path here: name the queue with option 'queue'"
+                )
+            if name.lower() not in names:
+                raise InvalidArgument(
+                    f"unknown option {arguments.shown(name)}: {what} has {', '.join(known)}"
+                )
+
+    def read(self, name: str, check: Callable[[str], T], default: T) -> T:
+        text = self._given.get(name, self._given.get(name.lower()))
+        return default if text is None else check(text)
+
+    def place(self) -> Place:
+        queue = self.read("queue", _queue, "")
+        if not queue:
+            raise InvalidArgument("option 'queue' is missing: name the queue")
+        url = self.read("url", str, os.environ.get("HOLDFAST_URL") or "embedded://")
+        try:
+            embedded = parse_url(url).embedded
+        except InvalidArgument as error:
+            raise InvalidArgument(f"option 'url': {error}") from None
+        return Place(queue, url, socket.gethostname() if embedded else "")
+
+
+def _queue(text: str) -> str:
+    try:
+        keys.queue_keys(text)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"option 'queue': {error}") from None
+    return text
+
+
+def _states(text: str) -> tuple[State, ...]:
+    words = tuple(word.strip() for word in text.split(","))
+    for word in words:
+        if word not in STATES:
+            raise InvalidArgument(
+                f"option 'state' must be some of {', '.join(STATES)}, separated by commas, "
+                f"not {arguments.shown(text)}"
+            )
+    return tuple(state for state in STATES if state in words)
+
+
+def _name_of(option: str) -> Callable[[str], Any]:
+    def check(text: str) -> str:
+        size = len(keys.utf8_name(f"option {option!r}", text))
+        if size > MAX_NAME_BYTES or any(map(str.isspace, text)):
+            raise InvalidArgument(
+                f"option {option!r} must have 1 to {MAX_NAME_BYTES} bytes and no white space, "
+                f"not {arguments.shown(text)}"
+            )
+        return text
+
+    return check
+
+
+def _whole_of(option: str) -> Callable[[str], int]:
+    def check(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
+            raise InvalidArgument(
+                f"option {option!r} must be a whole number from 1 on, not {arguments.shown(text)}"
+            )
+        return int(text)
+
+    return check
+
+
+def _seconds_of(option: str) -> Callable[[str], float]:
+    def check(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 1 <= seconds <= 10**9:
+            raise InvalidArgument(
+                f"option {option!r} must be seconds, from 1 to a billion, "
+                f"not {arguments.shown(text)}"
+            )
+        return seconds
+
+    return check
+
+
+def reach(place: Place) -> None:
+    """See that the server answers, before any work is planned; say so where it does not.
+
+    With less patience than a call in the middle of something has: somebody is waiting.
+    """
+    place.open()  # An embedded server of another machine is refused.
+    try:
+        with Queue(place.queue, Server(place.url, patience=REACH_SECONDS)) as queue:
+            queue.counts()
+    except HoldfastError as error:
+        raise type(error)(f"option 'url': {error}") from None

@@ -1,0 +1,232 @@
+"""Files of input and output, through Hadoop's file systems: of this machine, or of a store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from holdfast.ids import random_name
+from holdfast.spark.pipeline.splitting import Found
+
+_SPECIAL: Final = re.compile(r"([*?{}\[\]\\,])")
+_CHUNK: Final = 64 * 1024
+
+
+class Files:
+    """The file systems that a Spark session reaches. Paths are `/…`, or `scheme://…` elsewhere."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._settings: Any = spark._jsc.hadoopConfiguration()
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._copy = jvm.org.apache.commons.io.IOUtils.copyLarge
+
+    # ------------------------------------------------------------------ look
+
+    def exists(self, path: str) -> bool:
+        """Tell whether there is something."""
+        where = self.where(path)
+        return bool(self._system(where).exists(where))
+
+    def names(self, path: str) -> list[str]:
+        """Return the names of what is in a directory; none where there is no directory."""
+        return [status.getPath().getName() for status in self._statuses(path)]
+
+    def find(self, pattern: str, *, deep: bool = False) -> Iterator[Found]:
+        """Find the files that Spark would read, in the order of their names."""
+        where = self.where(pattern)
+        for status in self._system(where).globStatus(where) or ():
+            if status.isFile():
+                yield Found(self.text(status.getPath()), status.getLen())
+            else:
+                base = self.text(status.getPath())
+                yield from self._below(base, base, deep=deep)
+
+    def _below(self, directory: str, base: str, *, deep: bool) -> Iterator[Found]:
+        directories = []
+        for status in self._statuses(directory):
+            name = status.getPath().getName()
+            if name.startswith(".") or (name.startswith("_") and "=" not in name):
+                continue
+            path = self.text(status.getPath())
+            if status.isFile():
+                yield Found(path, status.getLen(), base)
+            elif deep or "=" in name:
+                directories.append(path)
+        for path in directories:
+            yield from self._below(path, base, deep=deep)
+
+    def _statuses(self, path: str) -> list[Any]:
+        where = self.where(path)
+        system = self._system(where)
+        if not system.exists(where):
+            return []
+        return sorted(system.listStatus(where), key=lambda status: str(status.getPath().getName()))
+
+    def is_compressed(self, path: str) -> bool:
+        """Tell whether a file is one that only can be read from its beginning."""
+        codecs = self._jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self._settings)
+        return codecs.getCodec(self.where(path)) is not None
+
+    def row_groups(self, path: str) -> list[int]:
+        """Return the sizes of the row groups of a Parquet file."""
+        reader = self._parquet(path)
+        try:
+            return [block.getCompressedSize() for block in reader.getFooter().getBlocks()]
+        finally:
+            reader.close()
+
+    # ---------------------------------------------------------------- change
+
+    def read(self, path: str) -> bytes | None:
+        """Return what is in a small file; None where there is none."""
+        where = self.where(path)
+        system = self._system(where)
+        if not system.exists(where):
+            return None
+        stream = system.open(where)
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a small file, so that it is there whole or not at all."""
+        there = self.where(path)
+        made = self.where(f"{path}.{random_name()}.tmp")
+        system = self._system(there)
+        stream = system.create(made, True)
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()
+        system.delete(there, False)
+        if not system.rename(made, there):
+            raise OSError(f"{path}: it could not be written")
+
+    def make(self, path: str) -> None:
+        """Make a directory, and those above it."""
+        where = self.where(path)
+        if not self._system(where).mkdirs(where):
+            raise OSError(f"{path}: the directory could not be made")
+
+    def move(self, path: str, to: str) -> bool:
+        """Give a file or directory another name; False when it is not there."""
+        where, there = self.where(path), self.where(to)
+        system = self._system(where)
+        if not system.exists(where):
+            return False
+        if system.exists(there):
+            raise FileExistsError(f"{to} is there already")
+        if not system.rename(where, there):
+            if not system.exists(where):
+                return False
+            raise OSError(f"{path} could not be moved to {to}")
+        return True
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with all that is in it."""
+        where = self.where(path)
+        self._system(where).delete(where, True)
+
+    def remove_empty(self, path: str) -> None:
+        """Remove a directory, if there is nothing in it."""
+        where = self.where(path)
+        with suppress(Py4JJavaError):
+            self._system(where).delete(where, False)
+
+    # ------------------------------------------------------------------- cut
+
+    def cut_lines(self, path: str, start: int, end: int, to: str, *, header: int = 0) -> None:
+        """Copy the lines that begin between two places, after the first `header` bytes of all."""
+        source, target = self.where(path), self.where(to)
+        stream = self._system(source).open(source)
+        try:
+            begin = max(self._line_at(stream, start), header)
+            stop = self._line_at(stream, end)
+            out = self._system(target).create(target, True)
+            try:
+                for first, after in ((0, header), (begin, stop)):
+                    if after > first:
+                        stream.seek(first)
+                        self._copy(stream, out, 0, after - first)
+            finally:
+                out.close()
+        finally:
+            stream.close()
+
+    def head(self, path: str, most: int) -> bytes:
+        """Return the first bytes of a file."""
+        where = self.where(path)
+        stream = self._system(where).open(where)
+        try:
+            return bytes(stream.readNBytes(most))
+        finally:
+            stream.close()
+
+    def _line_at(self, stream: Any, place: int) -> int:
+        """Return where the first line begins, at this place or after it; the end if none does."""
+        if place == 0:
+            return 0
+        at = place - 1
+        stream.seek(at)
+        while piece := bytes(stream.readNBytes(_CHUNK)):
+            found = piece.find(b"\n")
+            if found >= 0:
+                return at + found + 1
+            at += len(piece)
+        return at
+
+    def cut_blocks(self, path: str, first: int, after: int, to: str) -> None:
+        """Copy row groups of a Parquet file as they are, without decoding them."""
+        parquet = self._jvm.org.apache.parquet.hadoop
+        reader = self._parquet(path)
+        try:
+            footer = reader.getFooter()
+            about = footer.getFileMetaData()
+            target = parquet.util.HadoopOutputFile.fromPath(self.where(to), self._settings)
+            mode = getattr(parquet, "ParquetFileWriter$Mode").OVERWRITE
+            writer = parquet.ParquetFileWriter(
+                target, about.getSchema(), mode, 128 * 2**20, 8 * 2**20
+            )
+            writer.start()
+            source = self._parquet_file(path)
+            writer.appendRowGroups(
+                source.newStream(), footer.getBlocks().subList(first, after), False
+            )
+            writer.end(about.getKeyValueMetaData())
+        finally:
+            reader.close()
+
+    def _parquet(self, path: str) -> Any:
+        return self._jvm.org.apache.parquet.hadoop.ParquetFileReader.open(self._parquet_file(path))
+
+    def _parquet_file(self, path: str) -> Any:
+        util = self._jvm.org.apache.parquet.hadoop.util
+        return util.HadoopInputFile.fromPath(self.where(path), self._settings)
+
+    # ----------------------------------------------------------------- paths
+
+    def where(self, path: str) -> Any:
+        """Return a path as Hadoop has it."""
+        return self._path("file", None, path) if path.startswith("/") else self._path(path)
+
+    def text(self, path: Any) -> str:
+        """Return a path of Hadoop as text."""
+        where = path.toUri()
+        return str(where.getPath() if where.getScheme() in (None, "file") else path.toString())
+
+    def _system(self, where: Any) -> Any:
+        return where.getFileSystem(self._settings)
+
+
+def for_spark(path: str) -> str:
+    """Return a path of one file as Spark's reader takes it, which looks for patterns."""
+    escaped = _SPECIAL.sub(r"\\\1", path)
+    return f"file:{escaped}" if path.startswith("/") else escaped

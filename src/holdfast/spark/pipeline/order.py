@@ -1,0 +1,175 @@
+"""What somebody asked a pipeline for, and how it is split: the values that are kept of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from holdfast import arguments
+from holdfast.errors import InvalidArgument
+
+Mode: TypeAlias = Literal["error", "overwrite", "append"]
+Format: TypeAlias = Literal["parquet", "csv", "json", "text", "orc"]
+
+_UNITS: Final = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
+_ENDINGS: Final[dict[str, Format]] = {
+    "parquet": "parquet",
+    "csv": "csv",
+    "tsv": "csv",
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "txt": "text",
+    "log": "text",
+    "orc": "orc",
+}
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, as it was submitted."""
+
+    id: str
+    transform: str
+    params: dict[str, Any] = {}
+    input: list[str]
+    output: str
+    format: Format
+    options: dict[str, str] = {}
+    """How to read, as Spark's reader takes them."""
+    schema: str | None = None
+    output_format: Format
+    output_options: dict[str, str] = {}
+    mode: Mode = "error"
+    part_size: int
+    finish: str | None = None
+    finish_params: dict[str, Any] = {}
+    partial: bool = False
+    """Whether to publish what there is when parts have failed."""
+    priority: int = 50
+    limit: int | None = None
+    max_failures: int = 3
+
+    @property
+    def staging(self) -> str:
+        """Where attempts are written: beside the output, where Spark does not look."""
+        parent, _, name = self.output.rpartition("/")
+        return f"{parent}/.{name}.{safe(self.id)}"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """An order with what the input looks like: fixed once, before the first part."""
+
+    order: Order
+    schema: str
+    """As JSON."""
+
+
+class Blocks(msgspec.Struct, frozen=True, tag="blocks"):
+    """Some row groups of a Parquet file, from the first on up to another."""
+
+    first: int
+    after: int
+
+
+class Bytes(msgspec.Struct, frozen=True, tag="bytes"):
+    """The lines of a file that begin between two places."""
+
+    start: int
+    end: int
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """What one part reads: whole files, or a piece of one."""
+
+    files: list[str]
+    size: int = 0
+    base: str | None = None
+    """The directory under which partition columns stand in the names of directories."""
+    piece: Blocks | Bytes | None = None
+
+
+class PartData(msgspec.Struct, frozen=True):
+    """The payload of a part, and of the job that publishes."""
+
+    staging: str
+    slice: Slice | None = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What a part came to: its result."""
+
+    attempt: str
+    """The directory that it wrote."""
+    files: list[str]
+    rows_in: int
+    rows_out: int
+    began_at: float
+    seconds: float
+    worker: str
+    tries: int = 1
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What a request came to: the result of the job that published it."""
+
+    state: Literal["done", "failed", "cancelled"]
+    output: str = ""
+    rows: int = 0
+    files: int = 0
+
+
+def size_of(value: object) -> int:
+    """Return a size in bytes: a number, or `"128 MB"`."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?b|)\s*", value.lower())
+        if found:
+            value = int(float(found[1]) * _UNITS[found[2]])
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgument(
+            f"part_size must be bytes, or such as '128 MB', not {arguments.shown(value)}"
+        )
+    return value
+
+
+def format_of(name: str, given: object, paths: list[str]) -> Format:
+    """Return a format: the one that is given, or the one that the names of files tell."""
+    if given is None:
+        endings = {_ending(path) for path in paths}
+        if len(endings) == 1 and (told := endings.pop()) in _ENDINGS:
+            return _ENDINGS[told]
+        raise InvalidArgument(
+            f"{name} must be given where file names do not tell it: one of {_formats()}"
+        )
+    for known in get_args(Format):
+        if given == known:
+            return known  # type: ignore[no-any-return]
+    raise InvalidArgument(f"{name} must be one of {_formats()}, not {arguments.shown(given)}")
+
+
+def spark_options(name: str, given: Mapping[str, object]) -> dict[str, str]:
+    """Return options as Spark takes them: text."""
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(f"{name} must be a mapping, not {arguments.shown(given)}")
+    found = {}
+    for key, value in given.items():
+        if not isinstance(value, str | int | float | bool):
+            raise InvalidArgument(f"{name}: {arguments.shown(key)} must be text or a number")
+        found[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
+
+
+def safe(text: str) -> str:
+    """Return text as it may stand in the name of a file, each different from all others."""
+    return re.sub(r"[^A-Za-z0-9._-]", lambda found: f"%{found[0].encode().hex()}", text)
+
+
+def _ending(path: str) -> str:
+    name = path.rstrip("/").rpartition("/")[2].lower()
+    return re.sub(r"\.(gz|bz2|zst|snappy|lz4|deflate)$", "", name).rpartition(".")[2].strip("*")
+
+
+def _formats() -> str:
+    return ", ".join(get_args(Format))

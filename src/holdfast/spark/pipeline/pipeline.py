@@ -1,0 +1,257 @@
+"""A pipeline: requests over data, split, transformed on Spark and published once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
+
+from holdfast import NewJob, Queue, Server, Worker, arguments
+from holdfast.errors import InvalidArgument
+from holdfast.ids import new_id
+from holdfast.keys import utf8_name
+from holdfast.spark.pipeline import transforms
+from holdfast.spark.pipeline.handle import Handle
+from holdfast.spark.pipeline.order import (
+    Format,
+    Mode,
+    Order,
+    PartData,
+    format_of,
+    size_of,
+    spark_options,
+)
+from holdfast.spark.pipeline.roots import Roots
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from pyspark.sql import SparkSession
+
+    from holdfast.job import Duration
+
+PART_SIZE = "128 MB"
+
+
+class Pipeline:
+    """A queue of requests over data: `submit` them here, `work` on them anywhere.
+
+    name   of the queue
+    url    of the server; else HOLDFAST_URL, else the embedded one
+    roots  directories below which requests may read and write; a path that is not absolute begins
+           at the first. By default the current directory
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str | Server | None = None,
+        *,
+        roots: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = ".",
+    ) -> None:
+        self.queue = Queue(name, url)
+        self.roots = Roots(roots)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.queue.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.queue.name!r}, {self.roots!r})"
+
+    def submit(
+        self,
+        transform: str,
+        *,
+        input: str | Iterable[str],
+        output: str,
+        params: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        priority: int = 50,
+        limit: int | None = None,
+        part_size: int | str = PART_SIZE,
+        format: Format | None = None,
+        options: Mapping[str, object] | None = None,
+        schema: str | None = None,
+        output_format: Format | None = None,
+        output_options: Mapping[str, object] | None = None,
+        mode: Mode = "error",
+        finish: str | None = None,
+        finish_params: Mapping[str, Any] | None = None,
+        partial: bool = False,
+        max_failures: int = 3,
+        keep_for: Duration = 86400,
+    ) -> Handle:
+        """Ask for an output: the input, transformed. Returns at once; workers do the rest.
+
+        transform       the name of a function that is registered with `@transform`
+        input, output   paths below the roots; the input may have patterns, and be several
+        params          for the transform: JSON, checked against its signature here
+        id              of the request; one that is used again means the same request
+        priority        between requests: 0 to 99, higher runs sooner, also in the middle of another
+        limit           how many of its parts may run at a time, on all workers together
+        part_size       how much of the input a part has, about
+        format, options, schema   how to read it, as Spark's reader takes them; names of files may
+                        tell the format
+        output_format, output_options   how to write it; by default in the format of the input
+        mode            when the output is there: "error", "overwrite" or "append"
+        finish          a transform over what all parts wrote, before it is published
+        partial         publish what there is when parts have failed
+        max_failures    how often a part is tried again
+        keep_for        seconds for which the request is remembered when it is over
+        """
+        inputs = [input] if isinstance(input, str) else list(arguments.several("input", input))
+        if not inputs:
+            raise InvalidArgument("input must be at least one path")
+        order = Order(
+            id=_name(id),
+            transform=transform,
+            params=_params(transform, params),
+            input=[self.roots.locate("input", path) for path in inputs],
+            output=self.roots.locate_output(output),
+            format=(read_as := format_of("format", format, inputs)),
+            options=spark_options("options", options or {}),
+            schema=schema,
+            output_format=format_of("output_format", output_format or read_as, []),
+            output_options=spark_options("output_options", output_options or {}),
+            mode=_mode(mode),
+            part_size=size_of(part_size),
+            finish=finish,
+            finish_params=_params(finish, finish_params) if finish is not None else {},
+            partial=arguments.flag("partial", partial),
+            priority=arguments.priority(priority),
+            limit=limit,
+            max_failures=arguments.whole("max_failures", max_failures, 0, 1000),
+        )
+        self._refuse_output(order)
+        request = self.queue.request(
+            order.id,
+            priority=priority,
+            limit=limit,
+            keep_for=keep_for,
+            follow_up=NewJob(
+                msgspec.json.encode(PartData(order.staging)),
+                handler="publish",
+                priority=priority,
+                max_failures=max_failures,
+                result_for=keep_for,
+            ),
+        )
+        request.open()
+        self.queue.add(
+            msgspec.json.encode(order),
+            id=f"{order.id}/plan",
+            handler="plan",
+            priority=priority,
+            max_failures=max_failures,
+            result_for=keep_for,
+        )
+        return self.handle(order.id)
+
+    def _refuse_output(self, order: Order) -> None:
+        """Say at once what the publisher would say at the end, where it can be seen from here."""
+        if order.mode == "error" and Path(order.output).exists():
+            raise InvalidArgument(
+                f"output {order.output} is there already: say mode='overwrite' or 'append'"
+            )
+
+    def handle(self, id: str) -> Handle:
+        """Return a request that was submitted, here or elsewhere."""
+        return Handle(self.queue, id)
+
+    def handles(self) -> list[Handle]:
+        """Return the requests that are there or remembered, the oldest first."""
+        return [self.handle(status.id) for status in self.queue.requests()]
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the parts of all requests that are remembered, by worker, into a picture."""
+        from holdfast.spark.pipeline.report import draw  # noqa: PLC0415
+
+        return draw(self.handles(), path, title=self.queue.name)
+
+    # ------------------------------------------------------------------ work
+
+    def work(
+        self,
+        spark: SparkSession,
+        *,
+        concurrency: int | None = None,
+        lease: Duration = 15,
+        grace: Duration = 30,
+        until_empty: bool = False,
+    ) -> bool:
+        """Plan, run and publish requests until told to stop, on this Spark session.
+
+        concurrency  parts that run at a time here; by default one for each core of the session
+        """
+        with self._prepared(spark, concurrency, lease, grace) as worker:
+            return worker.run(until_empty=until_empty)
+
+    @contextmanager
+    def working(
+        self,
+        spark: SparkSession,
+        *,
+        concurrency: int | None = None,
+        lease: Duration = 15,
+        grace: Duration = 30,
+    ) -> Iterator[Worker]:
+        """Work in the background for the block."""
+        with self._prepared(spark, concurrency, lease, grace) as worker, worker:
+            yield worker
+
+    @contextmanager
+    def _prepared(
+        self, spark: SparkSession, concurrency: int | None, lease: Duration, grace: Duration
+    ) -> Iterator[Worker]:
+        from holdfast.spark.pipeline.working import Duties, SparkLost  # noqa: PLC0415
+
+        if not hasattr(spark, "_jsc"):
+            raise InvalidArgument("a pipeline works on a classic Spark session, not on Connect")
+        count = spark.sparkContext.defaultParallelism if concurrency is None else concurrency
+        worker = Worker(self.queue, concurrency=count, lease=lease, grace=grace, ahead=0)
+        duties = Duties(spark, self.queue, self.roots, worker)
+        over = threading.Event()
+        watch = threading.Thread(
+            target=duties.watch, args=(over,), name="holdfast pipeline", daemon=True
+        )
+        watch.start()
+        try:
+            yield worker
+        finally:
+            over.set()
+            watch.join(5)
+        if duties.lost:
+            raise SparkLost(f"Spark is gone: {duties.lost}. What ran here was given back")
+
+
+def _name(id: str | None) -> str:
+    if id is None:
+        return new_id()
+    utf8_name("id", id)
+    return id
+
+
+def _params(transform: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    params = transforms.as_json(given or {})
+    transforms.find(transform).parameters(params)
+    return params
+
+
+def _mode(mode: object) -> Mode:
+    if mode not in get_args(Mode):
+        raise InvalidArgument(
+            f"mode must be 'error', 'overwrite' or 'append', not {arguments.shown(mode)}"
+        )
+    return mode  # type: ignore[return-value]

@@ -1,0 +1,173 @@
+"""The output of a request: what its parts wrote, gathered and put into place at once.
+
+Each step may be done again, by anybody: what was moved is not moved twice, and the directory gets
+its name once. What nobody gathered goes away with the staging directory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.progress import Part
+from holdfast.spark.pipeline.files import Files
+from holdfast.spark.pipeline.order import Done, Order, Published, safe
+from holdfast.worker import Fail
+
+
+class Written(msgspec.Struct, frozen=True):
+    """One part in the manifest."""
+
+    number: int
+    files: list[str]
+    rows_in: int
+    rows_out: int
+    seconds: float
+    worker: str
+    tries: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an output consists of: written beside the files, in `_holdfast/<request>.json`."""
+
+    request: str
+    transform: str
+    params: dict[str, object]
+    input: list[str]
+    format: str
+    options: dict[str, str]
+    rows: int
+    files: list[str]
+    missing: list[int]
+    """Parts that failed, where a partial output was asked for."""
+    parts: list[Written]
+    published_at: float
+
+
+def manifest_path(output: str, request: str) -> str:
+    """Return where the manifest of a request is."""
+    return f"{output}/_holdfast/{safe(request)}.json"
+
+
+def read_manifest(files: Files, output: str, request: str) -> Manifest | None:
+    """Return what a request published; None where it has not."""
+    content = files.read(manifest_path(output, request))
+    return None if content is None else msgspec.json.decode(content, type=Manifest)
+
+
+def publish(
+    files: Files,
+    order: Order,
+    winners: Sequence[tuple[Part, Done]],
+    missing: Sequence[int],
+    finished: Done | None,
+    still_ours: Callable[[], None],
+) -> Published:
+    """Put the output into place; `still_ours` raises when another does it."""
+    published = read_manifest(files, order.output, order.id)
+    if published is None:
+        gathered = f"{order.staging}/_gathered"
+        manifest = _manifest(order, winners, missing, finished)
+        still_ours()
+        files.make(f"{gathered}/_holdfast")
+        _gather(files, order, winners, finished, gathered)
+        path = manifest_path(gathered, order.id)
+        if not files.exists(path):
+            files.write(path, msgspec.json.encode(manifest))
+        files.write(f"{gathered}/_SUCCESS", b"")
+        still_ours()
+        _put(files, order, gathered)
+        published = read_manifest(files, order.output, order.id) or manifest
+    files.remove(order.staging)
+    return Published("done", order.output, published.rows, len(published.files))
+
+
+def _manifest(
+    order: Order,
+    winners: Sequence[tuple[Part, Done]],
+    missing: Sequence[int],
+    finished: Done | None,
+) -> Manifest:
+    parts = [
+        Written(
+            part.number,
+            [_name(part.number, name) for name in done.files],
+            done.rows_in,
+            done.rows_out,
+            done.seconds,
+            done.worker,
+            done.tries,
+        )
+        for part, done in winners
+    ]
+    files = [name for part in parts for name in part.files]
+    rows = sum(part.rows_out for part in parts)
+    if finished:
+        files, rows = [_name(0, name) for name in finished.files], finished.rows_out
+    return Manifest(
+        request=order.id,
+        transform=order.transform,
+        params=order.params,
+        input=order.input,
+        format=order.output_format,
+        options=order.output_options,
+        rows=rows,
+        files=[_unique(order, name) for name in files],
+        missing=list(missing),
+        parts=parts,
+        published_at=time.time(),
+    )
+
+
+def _gather(
+    files: Files,
+    order: Order,
+    winners: Sequence[tuple[Part, Done]],
+    finished: Done | None,
+    gathered: str,
+) -> None:
+    """Move what the winners wrote into one directory; what is there already was moved before."""
+    sources = [(0, finished)] if finished else [(part.number, done) for part, done in winners]
+    there = set(files.names(gathered))
+    for number, done in sources:
+        for name in done.files:
+            target = _unique(order, _name(number, name))
+            if target in there:
+                continue
+            if not files.move(f"{order.staging}/{done.attempt}/{name}", f"{gathered}/{target}"):
+                raise Fail(f"{done.attempt}/{name} is gone from {order.staging}")
+
+
+def _put(files: Files, order: Order, gathered: str) -> None:
+    """Give the directory its name."""
+    if order.mode == "append" and files.exists(order.output):
+        _append(files, order, gathered)
+        return
+    if files.exists(order.output):
+        if order.mode == "error":
+            raise Fail(f"output {order.output} is there already: say mode='overwrite' or 'append'")
+        files.move(order.output, f"{order.staging}/_replaced")
+    files.move(gathered, order.output)
+
+
+def _append(files: Files, order: Order, gathered: str) -> None:
+    """Move the files beside those that are there; the manifest comes last, and says which."""
+    for name in files.names(gathered):
+        if name[0] not in "._" and not files.exists(f"{order.output}/{name}"):
+            files.move(f"{gathered}/{name}", f"{order.output}/{name}")
+    files.make(f"{order.output}/_holdfast")
+    there = manifest_path(order.output, order.id)
+    if not files.exists(there):
+        files.move(manifest_path(gathered, order.id), there)
+
+
+def _name(number: int, name: str) -> str:
+    """Return the name of a file, which no other part's has: Spark counts anew in each."""
+    return f"part-{number:05d}-{name.removeprefix('part-')}"
+
+
+def _unique(order: Order, name: str) -> str:
+    """Return a name that no other request gives, where several write into one directory."""
+    return f"{safe(order.id)}-{name}" if order.mode == "append" else name

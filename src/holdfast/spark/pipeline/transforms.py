@@ -1,0 +1,120 @@
+"""The functions that a pipeline may run, by name: code never travels through the queue."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, overload
+
+import msgspec
+
+from holdfast import arguments, codec
+from holdfast.errors import InvalidArgument
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A function from a DataFrame, and parameters, to a DataFrame."""
+
+    name: str
+    function: Callable[..., Any]
+    per_part: bool = False
+    """Whether it may shuffle, so that each part gives a result of its own."""
+
+    def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check parameters, which came as JSON, and return them as the function wants them."""
+        signature = inspect.signature(self.function)
+        try:
+            signature.bind(None, **given)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"params of {self.name!r}: {error}; it takes {_takes(signature)}"
+            ) from None
+        hints = _hints(self.function)
+        return {name: self._converted(name, value, hints) for name, value in given.items()}
+
+    def _converted(self, name: str, value: Any, hints: Mapping[str, Any]) -> Any:
+        if name not in hints:
+            return value
+        try:
+            return msgspec.convert(value, hints[name])
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"params of {self.name!r}: {name}: {error}") from None
+        except TypeError:  # A type that no JSON could be.
+            return value
+
+
+_known: Final[dict[str, Transform]] = {}
+
+
+@overload
+def transform(function: F, /) -> F: ...
+@overload
+def transform(*, name: str | None = None, per_part: bool = False) -> Callable[[F], F]: ...
+def transform(
+    function: F | None = None, /, *, name: str | None = None, per_part: bool = False
+) -> F | Callable[[F], F]:
+    """Register a function that pipelines may run: `@transform`.
+
+    It is given a DataFrame, and the parameters of the request by name, and returns a DataFrame. It
+    sees one part of the input at a time, so it works row by row: filter, select, join with what it
+    loads itself. What needs all rows belongs into `finish`.
+
+    name      what requests call it; by default the name of the function
+    per_part  let it group, sort or window, within each part
+    """
+
+    def register(function: F) -> F:
+        if not callable(function):
+            raise InvalidArgument(f"a transform must be a function, not {type(function).__name__}")
+        named = Transform(name or function.__name__, function, per_part)
+        before = _known.get(named.name)
+        if before and _origin(before.function) != _origin(function):
+            raise InvalidArgument(
+                f"there is a transform {named.name!r} already, in {before.function.__module__}: "
+                "give one of them another name"
+            )
+        _known[named.name] = named
+        return function
+
+    return register if function is None else register(function)
+
+
+def find(name: str) -> Transform:
+    """Return a transform; an error that lists what there is when it is not there."""
+    found = _known.get(name)
+    if found is None:
+        there = ", ".join(sorted(_known)) or "none"
+        raise InvalidArgument(
+            f"unknown transform {arguments.shown(name)}: register it with @transform, and import "
+            f"the module where it is. Registered here: {there}"
+        )
+    return found
+
+
+def as_json(params: object) -> dict[str, Any]:
+    """Return parameters as they will be after their journey."""
+    decoded = codec.decode_json(codec.encode(params))
+    if not isinstance(decoded, dict):
+        raise InvalidArgument(f"params must be names with values, not {arguments.shown(params)}")
+    return decoded
+
+
+def _origin(function: Callable[..., Any]) -> tuple[str, str]:
+    return function.__module__, function.__qualname__
+
+
+def _takes(signature: inspect.Signature) -> str:
+    names = [str(parameter) for parameter in list(signature.parameters.values())[1:]]
+    return ", ".join(names) or "none"
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # noqa: BLE001  # A name that is there for type checkers only.
+        return {}

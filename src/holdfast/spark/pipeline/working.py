@@ -1,0 +1,155 @@
+"""What a pipeline worker does: plans, parts and outputs are jobs, each run in a thread on Spark."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from holdfast import Queue
+from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.progress import Part
+from holdfast.spark.pipeline import stages
+from holdfast.spark.pipeline.attempts import group_of, is_lost, reason, run_finish, run_part
+from holdfast.spark.pipeline.files import Files
+from holdfast.spark.pipeline.order import Done, Order, PartData, Plan, Published
+from holdfast.spark.pipeline.planning import plan_parts, read_plan
+from holdfast.spark.pipeline.publishing import publish, read_manifest
+from holdfast.spark.pipeline.roots import Roots
+from holdfast.worker import Fail, Release, Retry, RunningJob, Worker
+
+log = logging.getLogger("holdfast")
+
+LOOK_SECONDS: Final = 0.2
+"""How often running jobs are looked at: whether somebody cancelled them, and how far they are."""
+
+
+class SparkLost(HoldfastError):
+    """The JVM of a pipeline worker is gone: what it ran was given back. Start it again."""
+
+
+class Duties:
+    """The handlers of a pipeline worker."""
+
+    def __init__(self, spark: SparkSession, queue: Queue, roots: Roots, worker: Worker) -> None:
+        self.lost: str | None = None
+        """Why this worker can do nothing any more."""
+        self._spark = spark
+        self._queue = queue
+        self._roots = roots
+        self._worker = worker
+        self._files = Files(spark)
+        self._plans: dict[str, Plan] = {}
+        for name, duty in (("plan", self.plan), ("part", self.part), ("publish", self.publish)):
+            worker.handler(name)(self._guarded(duty))
+
+    def _guarded(self, duty: Callable[[RunningJob], Any]) -> Callable[[RunningJob], Any]:
+        def handle(job: RunningJob) -> Any:
+            context = self._spark.sparkContext
+            try:
+                context.setJobGroup(group_of(job), job.id, interruptOnCancel=True)
+                context.setLocalProperty("spark.scheduler.pool", job.request or job.queue)
+                return msgspec.to_builtins(duty(job))
+            except (Fail, Retry, Release):
+                raise
+            except Exception as error:
+                if job.cancelled:  # Whatever was ended for that reason.
+                    raise Release from error
+                if is_lost(error, self._spark):
+                    self.lost = reason(error)
+                    self._worker.ask_to_stop()
+                    raise Release from error
+                if isinstance(error, InvalidArgument):
+                    raise Fail(str(error)) from error
+                raise Retry(reason(error)) from error
+
+        return handle
+
+    # ---------------------------------------------------------------- duties
+
+    def plan(self, job: RunningJob) -> dict[str, int]:
+        """Split a request into parts."""
+        order = msgspec.json.decode(job.data, type=Order)
+        if read_manifest(self._files, order.output, order.id):
+            return {"parts": 0}  # Planned, run and published while this run was frozen.
+        return {"parts": plan_parts(self._spark, self._files, self._roots, order, self._queue)}
+
+    def part(self, job: RunningJob) -> Done:
+        """Run a part."""
+        data = msgspec.json.decode(job.data, type=PartData)
+        assert data.slice is not None
+        for path in data.slice.files:
+            if not self._roots.holds_file(path):
+                raise Fail(f"{path} leads out of {self._roots!r}")
+        return run_part(self._spark, self._files, self._plan_of(data), data.slice, job)
+
+    def publish(self, job: RunningJob) -> Published:
+        """Put the output of a request into place, if it has one."""
+        data = msgspec.json.decode(job.data, type=PartData)
+        request = self._queue.request(job.id.rpartition("/end/")[0])
+        status = request.status()
+        plan = read_plan(self._files, data.staging)
+        if status.state == "cancelled" or plan is None:
+            self._files.remove(data.staging)
+            return Published("cancelled" if status.state == "cancelled" else "failed")
+        order = plan.order
+        parts = list(request.results())
+        if not (status.state == "completed" and status.failed == 0) and not order.partial:
+            return Published("failed")  # What is done is kept: the failed parts may be revived.
+        winners = [(part, _done(part)) for part in parts if part.state == "done"]
+        missing = [part.number for part in parts if part.state != "done"]
+        finished = self._finish(order, [done for _, done in winners], job)
+        return publish(self._files, order, winners, missing, finished, job.extend)
+
+    def _finish(self, order: Order, winners: list[Done], job: RunningJob) -> Done | None:
+        """Run the last transform, once: what it came to is written down before it is used."""
+        if order.finish is None or read_manifest(self._files, order.output, order.id):
+            return None
+        path = f"{order.staging}/_finished.json"
+        known = self._files.read(path)
+        if known is None:
+            done = run_finish(self._spark, self._files, order, winners, job)
+            job.extend()
+            self._files.write(path, msgspec.json.encode(done))
+            return done
+        return msgspec.json.decode(known, type=Done)
+
+    def _plan_of(self, data: PartData) -> Plan:
+        plan = self._plans.get(data.staging)
+        if plan is None:
+            plan = read_plan(self._files, data.staging)
+            if plan is None:
+                raise Fail(f"{data.staging}/_plan.json is gone: the request cannot go on")
+            if self._roots.locate_output(plan.order.output) != plan.order.output:
+                raise Fail(f"{plan.order.output} leads elsewhere here: {self._roots!r}")
+            if len(self._plans) > 1000:
+                self._plans.clear()
+            self._plans[data.staging] = plan
+        return plan
+
+    # ----------------------------------------------------------------- watch
+
+    def watch(self, over: threading.Event) -> None:
+        """End what nobody wants any more, and tell how far the rest is."""
+        context = self._spark.sparkContext
+        while not over.wait(LOOK_SECONDS):
+            try:
+                for job in self._worker.running():
+                    if job.cancelled:
+                        context.cancelJobGroup(group_of(job))
+                    elif (fraction := stages.progress(context, group_of(job))) is not None:
+                        job.progress(fraction)
+            except Exception as error:  # noqa: BLE001  # Of Java's side, which a handler tells too.
+                if is_lost(error, self._spark):
+                    self.lost = self.lost or reason(error)
+                    self._worker.ask_to_stop()
+                    return
+                log.warning("pipeline: %s", reason(error))
+
+
+def _done(part: Part) -> Done:
+    return msgspec.json.decode(part.result or b"", type=Done)

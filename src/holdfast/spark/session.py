@@ -1,0 +1,63 @@
+"""A Spark session that works from pip alone: Java, Python, network and log are seen to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from holdfast.spark.java import java_home
+
+LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+
+QUIET_LOG: Final = "-Dlog4j2.configurationFile=" + LOG_SETTINGS.as_uri()
+QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def session(
+    name: str = "holdfast",
+    *,
+    master: str = "local[*]",
+    memory: str = "1g",
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a Spark session, with the machine's Java or with the one that came with pip.
+
+    name    of the Spark application
+    master  where it runs: local[*], local-cluster[…], spark://host:7077, …
+    memory  of the driver, such as 1g
+    config  settings of Spark, above the ones that are made here
+
+    A session that runs already is returned as it is, whatever is asked for here. Your own
+    session works as well: only its connectors are ours.
+    """
+    if active := SparkSession.getActiveSession():
+        return active
+    prepare(local=master.startswith("local"))
+    settings = {**QUIET, "spark.driver.memory": memory, **(config or {})}
+    own = settings.get("spark.driver.extraJavaOptions", "")
+    # The last one counts, so a log file of the user's own stands.
+    settings["spark.driver.extraJavaOptions"] = f"{QUIET_LOG} {own}".strip()
+    builder = SparkSession.builder.appName(name).master(master)
+    for setting, value in settings.items():
+        builder = builder.config(setting, value)
+    return builder.getOrCreate()
+
+
+def prepare(*, local: bool = True) -> None:
+    """Set the environment that Spark is started in: JAVA_HOME and PYSPARK_PYTHON.
+
+    Before your own session is built it gives you the same Java; `session` does it by itself.
+    """
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if local:
+        # A local session needs no address that others can reach, and has one on every machine.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

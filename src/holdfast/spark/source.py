@@ -1,0 +1,155 @@
+"""The source of a stream: Spark's questions about offsets, answered by claims.
+
+Spark makes this object in several processes and pickles it. So it holds nothing until it is
+asked for an offset, which happens in one process only: the source's own, on the driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from holdfast.job import NO_FACTS, Lease
+from holdfast.spark.claiming import BEFORE_ALL, Claiming
+from holdfast.spark.options import SourceOptions
+from holdfast.spark.tables import BINARY, INT, STRING, Table
+
+JOBS: Final = Table(
+    id=STRING,
+    value=BINARY,
+    failures=INT,
+    lapses=INT,
+    error=STRING,
+    request=STRING,
+    group=STRING,
+    handler=STRING,
+)
+
+JOBS_PER_CHUNK: Final = 1000
+IDLE_SECONDS: Final = 0.05
+"""Spark asks an idle source a hundred times a second."""
+
+
+@dataclass
+class Chunks(InputPartition):
+    """Some chunks of a claim, and the epoch of the reader that may read them."""
+
+    n: int
+    numbers: range
+    epoch: int
+
+
+class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a queue as a stream: each batch is a claim, completed when Spark has committed it."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._claiming: Claiming | None = None
+
+    def _claims(self) -> Claiming:
+        if self._claiming is None:
+            self._claiming = Claiming(self._options)
+        return self._claiming
+
+    # ------------------------------------------------------------- on the driver
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """Return where a new stream begins. Asked again after a restart it says the same."""
+        return _offset(BEFORE_ALL)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Limit a batch as the options say."""
+        return ReadMaxRows(self._options.max_jobs)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Stop after as many jobs as wait now."""
+        self._claims().only_what_waits()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Settle what is committed, and claim the next batch; the same offset when there is none.
+
+        Being asked for what comes after `start` says that `start` is committed.
+        """
+        claims = self._claims()
+        begin = _claim(start)
+        claims.settle(begin)
+        if isinstance(limit, ReadAllAvailable):
+            count = claims.waiting()
+        else:
+            count = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_jobs
+        n = claims.after(begin, count)
+        if n is None:
+            time.sleep(IDLE_SECONDS)
+            return start
+        return _offset(n)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """Divide the chunks of a claim; of one that is replayed, they are the same.
+
+        A task in Python costs tens of milliseconds before it does anything, as much as it takes
+        to read ten chunks: so one task reads several.
+        """
+        if start == end:
+            return []
+        claims, n = self._claims(), _claim(end)
+        count = len(claims.chunks(n))
+        step = max(1, self._options.partition_jobs // JOBS_PER_CHUNK)
+        return [
+            Chunks(n, range(first, min(first + step, count)), claims.epoch)
+            for first in range(0, count, step)
+        ]
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Settle what Spark has committed."""
+        self._claims().settle(_claim(end))
+
+    def stop(self) -> None:
+        """Keep no claim alive any longer."""
+        if self._claiming:
+            self._claiming.stop()
+
+    # -------------------------------------------------------------- in the tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the jobs of some chunks: always the same ones in the same order."""
+        assert isinstance(partition, Chunks)
+        options = self._options
+        reader = options.place.open().reader(options.reader, epoch=partition.epoch)
+        for number in partition.numbers:
+            yield _batch(reader.read(partition.n, number))
+
+
+def _batch(leases: list[Lease]) -> pa.RecordBatch:
+    """Return jobs as columns. Most jobs have nothing to tell but their payload."""
+    columns: dict[str, list[Any]] = {
+        "id": [lease.id for lease in leases],
+        "value": [lease.data for lease in leases],
+    }
+    if all(lease.facts is NO_FACTS for lease in leases):
+        count = len(leases)
+        columns |= {"failures": [0] * count, "lapses": [0] * count}
+        columns |= {name: [None] * count for name in ("error", "request", "group", "handler")}
+    else:
+        facts = [lease.facts for lease in leases]
+        for name in ("failures", "lapses", "error", "request", "group", "handler"):
+            columns[name] = [getattr(fact, name) for fact in facts]
+    return JOBS.batch(columns)
+
+
+def _offset(n: int) -> dict[str, int]:
+    return {"claim": n}
+
+
+def _claim(offset: dict[str, int]) -> int:
+    return offset["claim"]

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from cli.support import Commands, on_a_terminal
+from engine_support import take
+from holdfast import Queue, Server
+
+
+def test_queues_are_listed_with_their_counts(hf: Commands, queue: Queue, server: Server) -> None:
+    queue.add_many([b""] * 3)
+    queue.lease(60)
+    queue.pause()
+    line = next(line for line in hf("ls").splitlines() if queue.name in line)
+    assert line.split() == [queue.name, "(paused)", "2", "0", "1", "0", "0", "0"]
+    told = {one["queue"]: one for one in hf.json("ls")}
+    assert told[queue.name] == {
+        "queue": queue.name,
+        "ready": 2,
+        "delayed": 0,
+        "leased": 1,
+        "parked": 0,
+        "failed": 0,
+        "ended": 0,
+        "paused": True,
+        "staged": 0,
+        "claims": 0,
+        "waiting": 2,
+    }
+    assert queue.name in server.queues()
+    queue.delete()
+    assert queue.name not in hf("ls")
+
+
+def test_counts(hf: Commands, queue: Queue) -> None:
+    queue.add(b"")
+    queue.add(b"", delay=60)
+    assert hf("counts", queue.name).split()[:4] == ["ready", "1", "delayed", "1"]
+    assert hf.json("counts", queue.name)["waiting"] == 2
+    queue.pause()
+    assert "paused: no lease" in hf("counts", queue.name)
+
+
+def test_the_next_jobs_are_shown_in_their_order(hf: Commands, queue: Queue) -> None:
+    queue.add({"to": "ann"}, id="a")
+    queue.add("plain text", id="b", priority=90)
+    queue.add(b"\xff\0", id="c", priority=10)
+    lines = hf("peek", queue.name).splitlines()
+    assert [line.split() for line in lines] == [
+        ["id", "priority", "payload"],
+        ["b", "90", "plain", "text"],
+        ["a", "50", '{"to":"ann"}'],
+        ["c", "10", "\\xff\\x00"],
+    ]
+    assert len(hf("peek", queue.name, "-n", 1, "--first", 1).splitlines()) == 2
+    told = hf.json("peek", queue.name)
+    assert [job["id"] for job in told] == ["b", "a", "c"]
+    assert json.loads(told[1]["data"]) == {"to": "ann"}
+    assert told[2]["data"] is None
+    assert base64.b64decode(told[2]["data_base64"]) == b"\xff\0"
+    raw = hf.ran("peek", queue.name, "--raw")
+    assert raw.stdout_bytes == b'plain text\n{"to":"ann"}\n\xff\0\n'
+
+
+def test_jobs_of_another_state_have_a_time(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x", id="a", at=1896076800)
+    heading, line = hf("peek", queue.name, "--state", "delayed").splitlines()
+    assert heading.split() == ["id", "priority", "due", "payload"]
+    assert "2030-01-31" in line
+    nothing = hf.ran("peek", queue.name, "--state", "leased")
+    assert (nothing.stdout, nothing.stderr) == ("", "no leased jobs\n")
+    assert hf.json("peek", queue.name, "--state", "leased") == []
+
+
+def test_all_about_one_job(hf: Commands, queue: Queue) -> None:
+    options = {"handler": "send", "timeout": 90, "max_lapses": None}
+    queue.add({"to": "ann", "b": [1]}, id="a", **options)  # type: ignore[arg-type]
+    queue.retry(take(queue), error="did not work", after=100)
+    text = hf("show", queue.name, "a")
+    for expected in (
+        ["id", "a"],
+        ["state", "delayed"],
+        ["handler", "send"],
+        ["timeout", "1", "min", "30", "s"],
+        ["failures", "1", "of", "10"],
+        ["lapses", "0", "of", "none"],
+        ["error", "did", "not", "work"],
+        ["payload", "(20", "bytes)"],
+        ['"to":', '"ann",'],
+    ):
+        assert expected in [line.split() for line in text.splitlines()], expected
+    told = hf.json("show", queue.name, "a")
+    assert told["facts"]["failures"] == 1
+    assert told["facts"]["error"] == "did not work"
+    assert set(told) == {
+        *("id", "state", "data", "priority", "at", "leased_at", "token", "behind"),
+        *("successor", "facts"),
+    }
+    assert hf.ran("show", queue.name, "a", "--raw").stdout_bytes == b'{"to":"ann","b":[1]}'
+
+
+def test_a_job_that_is_not_there_is_an_error(hf: Commands, queue: Queue) -> None:
+    error = hf.error("show", queue.name, "nobody")
+    assert error.startswith("Error: nobody: no job has this id")
+
+
+def test_why_a_job_is_not_running(hf: Commands, queue: Queue) -> None:
+    queue.add(b"", id="a")
+    assert hf("explain", queue.name, "a") == "ready, the next to run (priority 50)\n"
+    assert hf.json("explain", queue.name, "a") == {
+        "id": "a",
+        "explanation": "ready, the next to run (priority 50)",
+    }
+
+
+def test_how_a_job_ended(hf: Commands, queue: Queue) -> None:
+    queue.add(b"", id="a", result_for=60)
+    assert "it has not ended yet" in hf.error("result", queue.name, "a")
+    queue.complete(take(queue), {"sent": True})
+    assert "completed" in hf("result", queue.name, "a")
+    assert hf.ran("result", queue.name, "a", "--raw").stdout_bytes == b'{"sent":true}'
+    told = hf.json("result", queue.name, "a", "--wait", "1s")
+    assert (told["kind"], told["result"], told["error"]) == ("completed", '{"sent":true}', None)
+    queue.add(b"", id="b")
+    queue.fail(take(queue), error="why")
+    assert "why" in hf("result", queue.name, "b", code=1)
+    assert hf.error("result", queue.name, "c").startswith("Error: c: no job has this id")
+    queue.cancel("b")
+
+
+def test_failed_jobs_are_shown_with_their_errors(hf: Commands, queue: Queue) -> None:
+    for n in range(3):
+        queue.add(f"payload {n}", id=f"job-{n}")
+        queue.fail(take(queue), error=f"error {n}")
+    result = hf.ran("failed", queue.name, "-n", 2)
+    assert "error 0" in result.stdout
+    assert "payload 1" in result.stdout
+    assert "job-2" not in result.stdout
+    assert result.stderr == "… of 3 failed jobs\n"
+    told = hf.json("failed", queue.name)
+    assert [job["facts"]["error"] for job in told] == ["error 0", "error 1", "error 2"]
+    assert (
+        hf.ran("failed", queue.name, "--raw").stdout_bytes == b"payload 0\npayload 1\npayload 2\n"
+    )
+
+
+def test_who_works(hf: Commands, queue: Queue) -> None:
+    queue.register(alive_for=60, queues=["a", "b"], running=[{"id": "x"}])
+    heading, line = hf("workers", queue.name).splitlines()
+    assert heading.split() == ["holder", "alive", "host", "pid", "running", "about"]
+    holder, alive, _, _, running, *about = line.split()
+    assert (holder, alive, running, about) == (queue.holder, "yes", "1", ["queues:", "a", "b"])
+    [told] = hf.json("workers", queue.name)
+    assert (told["holder"], told["alive"], told["about"]["queues"]) == (
+        queue.holder,
+        True,
+        ["a", "b"],
+    )
+    queue.register(alive_for=0.001)
+    assert "gone for" in hf("workers", queue.name)
+
+
+def test_a_line_is_cut_where_a_terminal_ends_and_whole_where_there_is_none(
+    hf: Commands, queue: Queue
+) -> None:
+    queue.add("x" * 500, id="a")
+    assert "x" * 500 in hf("peek", queue.name)
+    code, screen = on_a_terminal("peek", queue.name, columns=60)
+    assert code == 0
+    line = screen.replace("\r", "").splitlines()[1]
+    assert len(line) == 60
+    assert line.endswith("x…")
+
+
+def test_what_is_in_the_middle_of_a_line_leaves_room_on_a_terminal(
+    hf: Commands, queue: Queue
+) -> None:
+    queue.add("the payload", id="a")
+    queue.fail(take(queue), error="e" * 500)
+    screen = on_a_terminal("failed", queue.name, columns=120)[1]
+    assert "e" * 29 + "…  the payload" in screen
+    assert "e" * 500 in hf("failed", queue.name)
+
+
+@pytest.mark.parametrize("state", ["parked", "ended", "failed"])
+def test_every_state_can_be_looked_at(hf: Commands, queue: Queue, state: str) -> None:
+    queue.add(b"x", id="ended", remember_for=60)
+    queue.complete(take(queue))
+    queue.add(b"x", id="failed")
+    queue.fail(take(queue), error="why")
+    queue.add_many([b"x"] * 2, group="g", group_limit=1)
+    queue.lease(60)
+    assert [job["state"] for job in hf.json("peek", queue.name, "--state", state)] == [state]

@@ -1,0 +1,100 @@
+"""A pipeline worker that dies at a certain step, with its JVM, its JVM alone, or not at all.
+
+    python -m spark.pipeline.doomed <url> <queue as hex> <root> <step>
+
+Each step is a place in the code that is about to be passed; `wait` freezes there until it is woken.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import spark.pipeline.support  # noqa: F401  # Registers the transforms.
+from holdfast.spark import Pipeline, session
+from holdfast.spark.pipeline import attempts, planning, publishing, stages, working
+from holdfast.spark.pipeline.files import Files
+
+STEPS = {
+    "while planning": "die",
+    "after the parts are written down": "die",
+    "before Spark writes": "die",
+    "after Spark wrote": "die",
+    "before the part completes": "die",
+    "while gathering": "die",
+    "before the output gets its name": "die",
+    "after the output got its name": "die",
+    "the JVM in a part": "kill the JVM",
+    "the JVM while planning": "kill the JVM",
+    "frozen before Spark writes": "freeze",
+    "frozen after Spark wrote": "freeze",
+}
+
+
+def doomed(step: str, jvm: int) -> None:
+    """Let this process end at a step."""
+    how = STEPS[step]
+
+    def end() -> None:
+        if how == "kill the JVM":
+            os.kill(jvm, signal.SIGKILL)
+        elif how == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def before(owner: Any, name: str, *, only: Callable[..., bool] = lambda *_: True) -> None:
+        real = getattr(owner, name)
+
+        def passed(*args: Any, **options: Any) -> Any:
+            if only(*args):
+                end()
+            return real(*args, **options)
+
+        setattr(owner, name, passed)
+
+    def after(owner: Any, name: str, *, only: Callable[..., bool] = lambda *_: True) -> None:
+        real = getattr(owner, name)
+
+        def passed(*args: Any, **options: Any) -> Any:
+            result = real(*args, **options)
+            if only(*args):
+                end()
+            return result
+
+        setattr(owner, name, passed)
+
+    match step:
+        case "while planning" | "the JVM while planning":
+            before(planning, "split")
+        case "after the parts are written down":
+            after(Files, "write", only=lambda _, path, content: "_parts-" in path)
+        case "before Spark writes" | "the JVM in a part" | "frozen before Spark writes":
+            before(attempts, "write")
+        case "after Spark wrote" | "frozen after Spark wrote":
+            before(stages, "rows")
+        case "before the part completes":
+            after(working, "run_part")
+        case "while gathering":
+            after(Files, "move", only=lambda _, path, to: "_gathered" in to)
+        case "before the output gets its name":
+            before(publishing, "_put")
+        case "after the output got its name":
+            after(publishing, "_put")
+
+
+def main(url: str, queue: str, root: str, step: str) -> None:
+    spark = session("doomed", master="local[2]", memory="512m")
+    gateway: Any = spark.sparkContext._gateway
+    doomed(step, gateway.proc.pid)
+    Path(root).parent.joinpath("jvm").write_text(str(gateway.proc.pid))
+    with Pipeline(bytes.fromhex(queue).decode(), url, roots=root) as pipeline:
+        pipeline.work(spark, concurrency=1, lease=1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,49 @@
+"""docs/spark.md runs, and leaves nothing out."""
+
+from __future__ import annotations
+
+import shutil
+from inspect import signature
+
+from pyspark.sql import SparkSession
+
+from docs.pages import DOCS, code_in, rows, run, section
+from holdfast import Queue
+from holdfast.spark import columns, look, options, session, source
+
+PAGE = DOCS / "spark.md"
+SECONDS = {"stagedFor": options.DEFAULT_STAGED_SECONDS, "claimFor": options.DEFAULT_CLAIM_SECONDS}
+
+
+def first_cells(heading: str) -> list[str]:
+    return [word for row in rows(section(PAGE, heading)) for word in code_in(row[0])]
+
+
+def test_the_page_runs_as_one_program(spark: SparkSession) -> None:
+    with Queue("emails") as queue, Queue("archive") as archive:
+        names = run(PAGE)
+        shutil.rmtree(names["folder"])
+        for one in (queue, archive):
+            assert one.audit() == []
+            one.delete()
+
+
+def test_every_column_is_in_the_page() -> None:
+    assert first_cells("Columns of a write") == list(columns.COLUMNS)
+    assert first_cells("Columns of a stream") == list(source.JOBS.names)
+    shown = [word for word in first_cells("Looking") if word in look.JOBS.names and word != "queue"]
+    assert list(dict.fromkeys(shown)) == list(look.JOBS.names)
+
+
+def test_every_option_is_in_the_page_with_its_default() -> None:
+    assert set(first_cells("Options of a write")) == {
+        *options.OF_A_WRITE,
+        *options.OF_A_STREAMS_WRITE,
+    }
+    assert set(first_cells("Options of a stream")) == set(options.OF_A_STREAM)
+    assert set(first_cells("A session")) == set(signature(session).parameters)
+    text = PAGE.read_text()
+    for option, default in SECONDS.items():
+        assert f"| `{option}` | `{default:.0f}` |" in text
+    assert f"| `maxJobsPerTrigger` | `{options.DEFAULT_JOBS_PER_TRIGGER}` |" in text
+    assert f"| `maxJobsPerPartition` | `{options.DEFAULT_JOBS_PER_PARTITION}` |" in text
