@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from contextlib import suppress
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from holdfast.cli.following import follow
+from holdfast.cli.loading import load
 from holdfast.cli.options import (
     NONE,
     ask_first,
@@ -25,7 +24,7 @@ from holdfast.cli.options import (
     yes_option,
 )
 from holdfast.cli.options import limit as as_limit
-from holdfast.cli.text import clock, emit, emit_line, fields, progress_bar, seconds, visible
+from holdfast.cli.text import clock, emit, fields, progress_bar, seconds, visible
 
 if TYPE_CHECKING:
     from holdfast.spark.pipeline import Handle, Pipeline, Progress
@@ -67,19 +66,6 @@ def _pipeline(queue: str, url: str | None, roots: tuple[str, ...] = (".",)) -> P
             f"{error.name} is not installed: pip install 'holdfast[spark]'"
         ) from error
     return Pipeline(queue, opened(url), roots=roots)
-
-
-def _import(modules: tuple[str, ...]) -> None:
-    sys.path.insert(0, str(Path.cwd()))
-    for module in modules:
-        try:
-            import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise
-            raise click.BadParameter(
-                f"there is no module {module!r} here or installed", param_hint="--transforms"
-            ) from error
 
 
 def _parameters(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> Any:  # noqa: ARG001
@@ -140,7 +126,8 @@ def submit(
     **options: Any,
 ) -> None:
     """Ask for OUTPUT: INPUT, transformed. Prints the id of the request."""
-    _import(modules)
+    for module in modules:
+        load(module, "--transforms")
     handle = _pipeline(queue, url, roots).submit(
         transform,
         input=input,
@@ -179,7 +166,8 @@ def work(
 
     SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once.
     """
-    _import(modules)
+    for module in modules:
+        load(module, "--transforms")
     working = _pipeline(queue, url, roots)
     from holdfast.spark import session  # noqa: PLC0415
 
@@ -213,7 +201,7 @@ def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_
         return
     progress = handle.progress()
     if as_json:
-        emit(msgspec.to_builtins(progress, str_keys=True))
+        emit(_builtins(progress))
         return
     fields(
         [
@@ -233,21 +221,13 @@ def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_
 
 
 def _follow(handle: Handle, every: float, as_json: bool) -> None:
-    live = sys.stdout.isatty() and not as_json
-    while True:
-        progress = handle.progress()
-        if as_json:
-            emit_line(msgspec.to_builtins(progress, str_keys=True))
-        else:
-            click.echo(f"\r\x1b[K{_line(progress)}" if live else _line(progress), nl=not live)
-            sys.stdout.flush()
-        if progress.ended:
-            break
-        time.sleep(every)
-    if live:
-        click.echo()
+    progress = follow(handle.progress, _line, _builtins if as_json else None, every)
     if progress.state != "done":
         click.get_current_context().exit(1)
+
+
+def _builtins(progress: Progress) -> Any:
+    return msgspec.to_builtins(progress, str_keys=True)
 
 
 def _line(progress: Progress) -> str:

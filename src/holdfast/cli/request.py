@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from typing import Any
 
 import click
 import msgspec
 
+from holdfast.cli.following import follow
 from holdfast.cli.options import (
     NONE,
     ask_first,
@@ -23,7 +22,6 @@ from holdfast.cli.options import limit as as_limit
 from holdfast.cli.text import (
     clock,
     emit,
-    emit_line,
     fields,
     limit,
     many,
@@ -165,19 +163,7 @@ def progress(queue: str, url: str | None, id: str, every: float, as_json: bool) 
     Exits with 0 when it completed, else with 1.
     """
     asked = open_queue(queue, url).request(id)
-    live = sys.stdout.isatty() and not as_json
-    while True:
-        status = asked.status()
-        if as_json:
-            emit_line(status_json(status))
-        else:
-            click.echo(f"\r\x1b[K{_line(status)}" if live else _line(status), nl=not live)
-            sys.stdout.flush()
-        if status.ended:
-            break
-        time.sleep(every)
-    if live:
-        click.echo()
+    status = follow(asked.status, _line, status_json if as_json else None, every)
     if status.state != "completed":
         click.get_current_context().exit(1)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
 from holdfast.aqueue import AsyncQueue
 from holdfast.calling import Declared
+from holdfast.cli.loading import load
 from holdfast.cli.options import duration
 from holdfast.queue import Queue
 from holdfast.worker import Worker
@@ -93,15 +92,7 @@ def _load(target: str) -> object:
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name) or module_name.startswith("."):
         raise click.BadParameter("should look like myapp.jobs:worker", param_hint="MODULE:NAME")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: object = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise click.BadParameter(
-            f"there is no module {module_name!r} here or installed", param_hint="MODULE:NAME"
-        ) from error
+    found: object = load(module_name, "MODULE:NAME")
     for part in name.split("."):
         if not hasattr(found, part):
             raise click.BadParameter(f"{module_name!r} has no {name!r}", param_hint="MODULE:NAME")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.spark import Pipeline
+from holdfast.spark import Handle, Pipeline
 from spark.pipeline.doomed import STEPS
 from spark.pipeline.support import big_enough, must_be_published, numbers, rows, wait_long
 from support import TestServer
@@ -54,6 +54,13 @@ def doomed(
         )
 
 
+def submitted(spark: SparkSession, pipeline: Pipeline, root: Path) -> Handle:
+    numbers(spark, root / "in", files=3)
+    return pipeline.submit(
+        "big_enough", params={"least": 7}, input="in/*.parquet", output="out", part_size=4000
+    )
+
+
 def the_plain_output(pipeline: Pipeline, spark: SparkSession, root: Path) -> None:
     expected = big_enough(spark.read.parquet(str(root / "in")), least=7)
     assert rows(spark.read.parquet(str(root / "out"))) == rows(expected)
@@ -64,10 +71,7 @@ def survives(
     spark: SparkSession, test_server: TestServer, pipeline: Pipeline, root: Path, step: str
 ) -> None:
     """Let a worker die at a step, and another go on."""
-    numbers(spark, root / "in", files=3)
-    handle = pipeline.submit(
-        "big_enough", params={"least": 7}, input="in/*.parquet", output="out", part_size=4000
-    )
+    handle = submitted(spark, pipeline, root)
     with doomed(test_server, pipeline, root, step) as running:
         wait_long(lambda: running.poll() is not None, f"its end, {step}")
         expected = 1 if step in WITHOUT_JVM else -signal.SIGKILL
@@ -97,10 +101,7 @@ def test_a_worker_that_dies_is_followed_by_another(
 def test_what_a_frozen_worker_wrote_too_late_is_not_in_the_output(
     spark: SparkSession, test_server: TestServer, pipeline: Pipeline, root: Path, step: str
 ) -> None:
-    numbers(spark, root / "in", files=3)
-    handle = pipeline.submit(
-        "big_enough", params={"least": 7}, input="in/*.parquet", output="out", part_size=4000
-    )
+    handle = submitted(spark, pipeline, root)
     with doomed(test_server, pipeline, root, step) as running:
         process = psutil.Process(running.pid)
         wait_long(lambda: process.status() == psutil.STATUS_STOPPED, "it to freeze")
