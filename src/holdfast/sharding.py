@@ -65,16 +65,16 @@ class Sharding:
         return id or self._made_for(number)
 
     def namer_in(self, number: int, id: str | None, group: str | None) -> str:
-        """Return the id of a job that is added in the call that ends another, in the same shard."""
+        """Return the id of a job that is added in one shard: a follow-up, a tick, a staged row."""
         if id is not None and self.number_of(id) != number:
             raise InvalidArgument(
-                f"{id}: a follow-up is in the shard of the job that it follows, and this id is of "
-                "another: give it no id, or add it by itself"
+                f"{id}: this id is of another shard, and what is added here, a follow-up or a "
+                "staged row, is of this one: give it no id, or add it by itself"
             )
         if group is not None and self.number_of_request(group) != number:
             raise InvalidArgument(
-                f"{group}: what is added in one call, a follow-up or a tick, is in one shard, and "
-                "this group is in another: add it by itself"
+                f"{group}: this group is in another shard, and what is added here, a follow-up, "
+                "a tick or a staged row, is of this one: add it by itself"
             )
         return id or self._made_for(number)
 
