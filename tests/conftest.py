@@ -19,6 +19,9 @@ from support import KINDS, Clock, Kind, TestServer
 
 __all__ = ["Clock"]
 
+# Before anybody imports them, to see why one of theirs failed.
+pytest.register_assert_rewrite("worker.support", "spark.pipeline.support")
+
 _numbers = itertools.count()
 
 

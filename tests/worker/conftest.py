@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("worker.support")
-
-from proxy import Proxy  # noqa: E402
-from support import TestServer  # noqa: E402
-from worker.support import gate  # noqa: E402
+from proxy import Proxy
+from support import TestServer
+from worker.support import gate
 
 __all__ = ["gate"]
 

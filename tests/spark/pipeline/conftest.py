@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("spark.pipeline.support")
-
-from holdfast.spark import Pipeline  # noqa: E402
-from support import TestServer  # noqa: E402
+from holdfast.spark import Pipeline
+from support import TestServer
 
 
 @pytest.fixture
