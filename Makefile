@@ -8,7 +8,7 @@ KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gri
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test spark kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-peers \
-        bench-growth bench-guard model faults spark-crash massacre chaos mutants lock clean
+        bench-growth bench-guard model faults spark-crash massacre chaos cluster-faults mutants lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -31,9 +31,9 @@ test: $(READY)         ## every test on a real server
 spark: $(READY)        ## connectors and pipeline, with one Spark session for all tests
 	$(BIN)/python -m pytest -m "not slow" tests/spark $(ARGS)
 
-kinds: $(READY)        ## the engine tests as a limited user and on a cluster
+kinds: $(READY)        ## the engine tests as a limited user, and on a cluster of three nodes
 	$(KINDS) --server-kind=acl tests/engine tests/writes tests/readers $(ARGS)
-	$(KINDS) --server-kind=cluster tests/engine tests/writes tests/readers $(ARGS)
+	$(KINDS) --server-kind=nodes tests/engine tests/writes tests/readers $(ARGS)
 
 check: lint types lua layers   ## format, lint, types, Lua, layering
 
@@ -87,6 +87,11 @@ massacre: $(READY)     ## kill workers of a limited request for minutes: make ma
 chaos: $(READY)        ## kill, freeze and stop workers that run all kinds of jobs: make chaos MINUTES=10
 	HOLDFAST_CHAOS_MINUTES=$(or $(MINUTES),3) \
 	  $(BIN)/python -m pytest -m slow -s tests/faults/test_chaos.py $(ARGS)
+
+cluster-faults: $(READY)   ## the seeds on a cluster; slots moved and primaries killed under load: make cluster-faults TIMES=20
+	$(KINDS) --server-kind=nodes tests/seeds
+	HOLDFAST_CLUSTER_FAULTS=$(or $(TIMES),5) \
+	  $(BIN)/python -m pytest -m slow -s tests/cluster $(ARGS)
 
 mutants: $(READY)      ## change the Lua in one place at a time: does a test notice?
 	@$(BIN)/python tools/mutants.py $(ARGS)

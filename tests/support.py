@@ -22,11 +22,12 @@ from holdfast.embedded import find_binary
 DEADLINE = 30.0
 SECURITY = Path(__file__).parents[1] / "SECURITY.md"
 
-Kind: TypeAlias = Literal["plain", "acl", "cluster"]
+Kind: TypeAlias = Literal["plain", "acl", "cluster", "nodes"]
 KINDS: dict[Kind, str] = {
     "plain": "a server by itself",
     "acl": "queues connect as the user that SECURITY.md recommends, who may reach `q*`",
     "cluster": "a cluster of one node, which has all slots",
+    "nodes": "the first of three nodes of a cluster, which queues find through the others",
 }
 """The kinds of server that a run can be given with --server-kind."""
 
@@ -84,7 +85,7 @@ class TestServer:
     ) -> None:
         self.directory = directory
         self._binary = binary or server_binary()
-        self.port = _free_port() if tcp else 0
+        self.port = free_port() if tcp else 0
         self.socket = directory / "s"
         self.url = f"redis://127.0.0.1:{self.port}" if tcp else f"unix://{self.socket}"
         self.queue_url = self.url
@@ -93,7 +94,7 @@ class TestServer:
         if kind == "cluster":
             # Without a cluster-port the bus would listen on the port and 10,000, or on 10,000.
             self._options += ("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
-            self._options += ("--cluster-port", str(_free_port()))
+            self._options += ("--cluster-port", str(free_port()))
         self.start()
 
     def start(self) -> None:
@@ -165,7 +166,7 @@ def _give_all_slots(client: redis.Redis) -> None:
     wait_until(lambda: b"cluster_state:ok" in state(), "the cluster")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Find a port below those that systems give away: only another test may take it before us."""
     while True:
         port = random.SystemRandom().randrange(20_000, 30_000)

@@ -47,6 +47,7 @@ from holdfast.queue import Queue
 from holdfast.reader import Reader
 from holdfast.request import Request
 from holdfast.server import Server
+from holdfast.sharded import ShardedQueue
 from holdfast.ticking import Schedule
 from holdfast.write import Write
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from holdfast.areader import AsyncReader
     from holdfast.arequest import AsyncRequest
     from holdfast.aserver import AsyncServer
+    from holdfast.asharded import AsyncShardedQueue
     from holdfast.awrite import AsyncWrite
     from holdfast.worker import (
         AsyncRunningJob,
@@ -75,6 +77,7 @@ __all__ = [
     "AsyncRequest",
     "AsyncRunningJob",
     "AsyncServer",
+    "AsyncShardedQueue",
     "AsyncWrite",
     "Auto",
     "Claim",
@@ -118,6 +121,7 @@ __all__ = [
     "Server",
     "ServerRefused",
     "ServerUnavailable",
+    "ShardedQueue",
     "Staged",
     "Tidied",
     "Totals",
@@ -136,6 +140,7 @@ _LATER = {
     "AsyncReader": "holdfast.areader",
     "AsyncRequest": "holdfast.arequest",
     "AsyncServer": "holdfast.aserver",
+    "AsyncShardedQueue": "holdfast.asharded",
     "AsyncWrite": "holdfast.awrite",
     **dict.fromkeys(
         (

@@ -1,19 +1,33 @@
-"""Where the server is: a URL taken apart. A password is in here, and in no repr."""
+"""Where the server is: a URL taken apart. A password is in here, and in no repr.
+
+It may be one server, or several of which one is to be chosen: the nodes of a cluster, or those
+that Sentinels watch. Which one, `topology.py` knows.
+"""
 
 from __future__ import annotations
 
 import os
 import ssl
-from dataclasses import dataclass, field
-from typing import Final, TypedDict
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias, TypedDict
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.errors import InvalidArgument
 
 _TCP: Final = ("redis", "valkey", "rediss", "valkeys")
 _TLS: Final = ("rediss", "valkeys")
-_FORMS: Final = "redis://, rediss://, valkey://, valkeys://, unix:// or embedded://"
+_PORTS: Final = {"": 6379, "cluster": 6379, "sentinel": 26379}
+_FORMS: Final = (
+    "redis://, rediss://, valkey://, valkeys://, redis+cluster://, redis+sentinel://, unix:// "
+    "or embedded://"
+)
 _TLS_OPTIONS: Final = ("ca", "cert", "key", "verify")
+_SENTINEL_LOGIN: Final = ("sentinel_user", "sentinel_password")
+
+MOST_REPLICAS: Final = 16
+
+Node: TypeAlias = tuple[str, int]
+"""Host and port of one server of several."""
 
 
 class _Login(TypedDict):
@@ -23,7 +37,7 @@ class _Login(TypedDict):
 
 @dataclass(frozen=True)
 class Address:
-    """One server."""
+    """One server, or where to ask for it."""
 
     host: str = ""
     port: int = 6379
@@ -35,6 +49,17 @@ class Address:
     db: int = 0
     user: str = ""
     password: str = field(default="", repr=False)
+    kind: Literal["", "cluster", "sentinel"] = ""
+    nodes: tuple[Node, ...] = ()
+    """Of a cluster, or the Sentinels: some that can be asked where the others are."""
+    primary: str = ""
+    """The name by which Sentinels know it."""
+    sentinel_user: str = ""
+    sentinel_password: str = field(default="", repr=False)
+    reach: str = ""
+    """The host by which all nodes are reached, whatever they call themselves."""
+    replicas: int = 0
+    """How many must have a change before it is acknowledged."""
 
     def __str__(self) -> str:
         """Return the URL without its password."""
@@ -44,8 +69,20 @@ class Address:
         if self.path:
             return f"unix://{login}{self.path}" + (f"?db={self.db}" if self.db else "")
         scheme = "rediss" if self.tls else "redis"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{login}{host}:{self.port}/{self.db}"
+        if self.kind:
+            nodes = ",".join(shown(node) for node in self.nodes)
+            path = f"/{self.primary}/{self.db}" if self.primary else ""
+            return f"{scheme}+{self.kind}://{login}{nodes}{path}"
+        return f"{scheme}://{login}{shown((self.host, self.port))}/{self.db}"
+
+    def at(self, node: Node) -> Address:
+        """Return the address of one of several: the same login, the same TLS."""
+        return replace(self, host=node[0], port=node[1], kind="", nodes=(), primary="")
+
+    def sentinel(self, node: Node) -> Address:
+        """Return the address of a Sentinel, which has logins of its own."""
+        login = _Login(user=self.sentinel_user, password=self.sentinel_password)
+        return replace(self.at(node), db=0, **login)
 
     def handshake(self) -> list[tuple[bytes, ...]]:
         """Return the commands that open a connection."""
@@ -84,7 +121,9 @@ def parse(url: str | None = None) -> Address:
         raise InvalidArgument(f"url must be a str, not {type(url).__name__}")
     try:
         parts = urlsplit(url)
-        port, user, password = parts.port, parts.username, parts.password
+        base, _, kind = parts.scheme.partition("+")
+        nodes = _nodes(parts.netloc.rpartition("@")[2], _PORTS.get(kind, 0))
+        user, password = parts.username, parts.password
         query = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
     except ValueError:
         raise InvalidArgument(f"url cannot be read: it should look like {_FORMS}") from None
@@ -93,22 +132,68 @@ def parse(url: str | None = None) -> Address:
         _refuse_unknown(given)
         return Address(embedded=True, path=unquote(parts.netloc + parts.path))
     login = _Login(user=unquote(user or ""), password=unquote(password or ""))
+    replicas = _replicas(given.pop("replicas", "0"))
     if parts.scheme == "unix":
         db = _database(given.pop("db", "0"))
         _refuse_unknown(given)
         if not parts.path:
             raise InvalidArgument("url of a unix socket needs a path: unix:///run/valkey.sock")
-        return Address(path=unquote(parts.path), db=db, **login)
-    if parts.scheme not in _TCP:
+        return Address(path=unquote(parts.path), db=db, replicas=replicas, **login)
+    if base not in _TCP or kind not in _PORTS or ("+" in parts.scheme) != bool(kind):
         raise InvalidArgument(f"url must begin with {_FORMS}")
-    db = _database(given.pop("db", parts.path.strip("/") or "0"))
-    tls = parts.scheme in _TLS
+    primary, path = "", parts.path.strip("/")
+    if kind == "sentinel":
+        name, _, path = path.partition("/")
+        primary = unquote(name)
+        if not primary:
+            raise InvalidArgument(
+                "url of Sentinels needs the name of the primary: redis+sentinel://host/mymaster"
+            )
+    db = _database(given.pop("db", path or "0"))
+    if kind == "cluster" and db:
+        raise InvalidArgument("url of a cluster can name no database other than 0")
+    tls = base in _TLS
     options = tuple((name, given.pop(name)) for name in _TLS_OPTIONS if tls and name in given)
     if dict(options).get("verify", "full") not in ("full", "none"):
         raise InvalidArgument("url has an unknown verify: full (the default) or none")
+    one = Address(tls=tls, tls_options=options, db=db, replicas=replicas, **login)
+    if not kind:
+        if len(nodes) > 1:
+            raise InvalidArgument(
+                "url names several hosts: use redis+cluster:// or redis+sentinel:// for those"
+            )
+        _refuse_unknown(given)
+        return one.at(nodes[0])
+    reach = given.pop("reach", "")
+    asking = [given.pop(name, "") if kind == "sentinel" else "" for name in _SENTINEL_LOGIN]
     _refuse_unknown(given)
-    host = parts.hostname or "localhost"
-    return Address(host, port or 6379, tls=tls, tls_options=options, db=db, **login)
+    return replace(
+        one,
+        kind="cluster" if kind == "cluster" else "sentinel",
+        nodes=nodes,
+        primary=primary,
+        reach=reach,
+        sentinel_user=asking[0],
+        sentinel_password=asking[1],
+    )
+
+
+def shown(node: Node) -> str:
+    """Return host and port as they stand in a URL."""
+    host, port = node
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _nodes(hosts: str, port: int) -> tuple[Node, ...]:
+    """Read host and port of each; ValueError where one cannot be read."""
+    parts = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    return tuple((part.hostname or "localhost", part.port or port) for part in parts)
+
+
+def _replicas(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 2 or int(text) > MOST_REPLICAS:
+        raise InvalidArgument(f"url has a wrong number of replicas: 0 to {MOST_REPLICAS}")
+    return int(text)
 
 
 def _database(text: str) -> int:
@@ -120,6 +205,7 @@ def _database(text: str) -> int:
 def _refuse_unknown(given: dict[str, str]) -> None:
     if given:
         raise InvalidArgument(
-            f"url has an unknown option {min(given)!r}: db, and with rediss:// "
-            f"{', '.join(_TLS_OPTIONS)}"
+            f"url has an unknown option {min(given)!r}: db, replicas; with rediss:// "
+            f"{', '.join(_TLS_OPTIONS)}; of several servers reach; of Sentinels "
+            f"{', '.join(_SENTINEL_LOGIN)}"
         )

@@ -9,14 +9,13 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast import flows, rhythm
+from holdfast import rhythm
 from holdfast.ahandler import AsyncDeclare, AsyncQueueHandler
 from holdfast.areader import AsyncReader
 from holdfast.arequest import AsyncRequest
 from holdfast.aserver import AsyncServer
-from holdfast.asking import Asker, Done, Requeue
+from holdfast.asking import Asker, Requeue
 from holdfast.awrite import AsyncWrite
-from holdfast.engine import calls
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
 from holdfast.explaining import explain
@@ -43,10 +42,10 @@ from holdfast.job import (
     read_events,
 )
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
-from holdfast.requests import OnFailure, set_group_limit, walk
+from holdfast.requests import OnFailure
+from holdfast.said import Done
 from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer
-from holdfast.writes import last_batch
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -81,6 +80,7 @@ class AsyncQueue:
         self.name = name
         self.server = url if isinstance(url, AsyncServer) else AsyncServer(url)
         self._packer = Packer(name)
+        self._packers = [self._packer]
         self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
         self.defaults = defaults
         self.requeue = requeue
@@ -94,6 +94,9 @@ class AsyncQueue:
     def holder(self) -> str:
         """Who leases through this queue: the first half of every token."""
         return self.server.incarnation.holder
+
+    def _home(self, request: str) -> AsyncQueue:  # noqa: ARG002  # A queue is home to all of them.
+        return self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
@@ -288,11 +291,11 @@ class AsyncQueue:
 
     async def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
-        return await self._run(calls.counts())
+        return await self._drive(self._ask.counts())
 
     async def totals(self) -> Totals:
         """Tell how often what happened since the queue was first used: for rates."""
-        return await self._run(calls.totals())
+        return await self._drive(self._ask.totals())
 
     async def show(self, id: str) -> Job | None:
         """Return a job as it stands, or None when no job has this id."""
@@ -310,11 +313,11 @@ class AsyncQueue:
 
     async def peek(self, count: int = 1, *, state: State = "ready", first: int = 0) -> list[Job]:
         """Return jobs of one state in its order, from the `first` on, without taking them."""
-        return await self._run(self._ask.peek(count, state, first))
+        return await self._drive(self._ask.peek(count, state, first))
 
     async def failed(self, count: int = 100, *, first: int = 0) -> list[Job]:
         """Return failed jobs: their payloads, errors and counts."""
-        return await self._run(self._ask.peek(count, "failed", first))
+        return await self._drive(self._ask.peek(count, "failed", first))
 
     async def result(self, id: str, *, wait: Duration | None = None) -> Outcome | None:
         """Return how a job ended, with its result; None when it has not, after `wait` seconds.
@@ -328,7 +331,7 @@ class AsyncQueue:
 
     async def audit(self) -> list[Problem]:
         """Look for broken invariants; changes nothing. Empty when all is well."""
-        return await self._drive(flows.audit())
+        return await self._drive(self._ask.audit())
 
     @asynccontextmanager
     async def events(self, *, idle: Duration | None = None) -> AsyncIterator[AsyncIterator[Event]]:
@@ -336,7 +339,7 @@ class AsyncQueue:
 
         Events are hints: some may be missed while the connection is down.
         """
-        async with self.server.subscribe(self._packer.events, self._ask.idle(idle)) as messages:
+        async with self.server.subscribe(self._packers, self._ask.idle(idle)) as messages:
             yield (event async for message in messages for event in read_events(message))
 
     # -------------------------------------------------------------- requests
@@ -366,27 +369,25 @@ class AsyncQueue:
         Nothing is sent before it is opened: `async with queue.request("report") as request`, or
         `await request.open()`.
         """
-        return AsyncRequest(
-            self,
-            self._ask.request(
-                id, priority, limit, on_failure, keep_for, open_for, follow_up, append
-            ),
+        ask = self._ask.request(
+            id, priority, limit, on_failure, keep_for, open_for, follow_up, append
         )
+        return AsyncRequest(self._home(ask.id), ask)
 
     async def requests(self) -> list[RequestStatus]:
         """Return the requests that are there or remembered, the oldest first."""
-        found = await self._drive(walk())
+        found = await self._drive(self._ask.walk())
         statuses = [status_of(one) for one in found if not one.record.group]
         return sorted(statuses, key=lambda status: (status.opened_at, status.id))
 
     async def groups(self) -> list[GroupStatus]:
         """Return the groups that have jobs, by name."""
-        found = await self._drive(walk())
+        found = await self._drive(self._ask.walk())
         return sorted((group_of(one) for one in found if one.record.group), key=lambda g: g.name)
 
     async def set_group_limit(self, group: str, limit: int | None) -> None:
         """Let so many jobs of a group run at a time, from the next lease on."""
-        await self._run(set_group_limit(group, limit))
+        await self._run(self._ask.set_group_limit(group, limit))
 
     # ------------------------------------------------------------- schedules
 
@@ -456,11 +457,11 @@ class AsyncQueue:
 
     async def publish(self) -> int:
         """Let what is committed become jobs, where somebody died over it; return how many."""
-        return await self._drive(flows.publish())
+        return await self._drive(self._ask.publish())
 
     async def last_batch(self, writer: str) -> int | None:
         """Return the last batch that a writer has committed; None when there is none."""
-        return await self._run(last_batch(writer))
+        return await self._run(self._ask.last_batch(writer))
 
     # ---------------------------------------------------------------- manage
 
@@ -490,11 +491,11 @@ class AsyncQueue:
 
     async def pause(self) -> None:
         """Grant no lease until `resume`; what is leased goes on."""
-        await self._run(calls.pause())
+        await self._drive(self._ask.pause())
 
     async def resume(self) -> None:
         """Grant leases again."""
-        await self._run(calls.resume())
+        await self._drive(self._ask.resume())
 
     async def tidy(
         self,
@@ -537,18 +538,18 @@ class AsyncQueue:
 
         Nothing that has a payload is dropped: a job that was in no set is ready again.
         """
-        return await self._drive(flows.repair())
+        return await self._drive(self._ask.repair())
 
     async def register(self, *, alive_for: Duration = 60, **about: object) -> None:
         """Put this process into the directory of workers for so many seconds.
 
         For people: leases lapse whether or not anybody registered.
         """
-        await self._run(self._ask.register(self.holder, alive_for, about))
+        await self._drive(self._ask.register(self.holder, alive_for, about))
 
     async def workers(self) -> list[WorkerInfo]:
         """Return who registered, alive or not."""
-        return await self._run(calls.workers())
+        return await self._drive(self._ask.workers())
 
     async def fail_worker(self, worker: WorkerInfo | Lease | str) -> int:
         """Take back at once whatever a worker holds; return how many. Counts a lapse of each."""
@@ -556,7 +557,7 @@ class AsyncQueue:
 
     async def delete(self) -> None:
         """Remove the queue and everything in it."""
-        await self._run(calls.delete())
+        await self._drive(self._ask.delete())
 
     async def close(self) -> None:
         """Close the connections. The queue can be used again, and opens new ones."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
 import hiredis
 
 from holdfast import arguments, wire
-from holdfast.address import Address, parse
+from holdfast.address import Address, Node, parse
 from holdfast.embedded import Embedded
 from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused
@@ -20,11 +20,13 @@ from holdfast.incarnation import Incarnation
 from holdfast.job import Duration
 from holdfast.server import (
     CONNECT_SECONDS,
+    OTHERS_SECONDS,
     PATIENCE_SECONDS,
     REPLY_SECONDS,
     embedded_path,
     warn_once,
 )
+from holdfast.topology import FIND_SECONDS, Finding, RoutedTries, topology_of
 
 T = TypeVar("T")
 
@@ -73,10 +75,18 @@ class AsyncLink(asyncio.Protocol):
         self._transport.write(packed)
         return await self.read()
 
-    async def ask_both(self, first: bytes, second: bytes, wait: float = 0) -> tuple[Any, Any]:
-        """Send two commands at once, of which the first may take `wait` seconds."""
+    async def ask_both(
+        self, first: bytes, second: bytes, wait: float = 0, ahead: int = 1
+    ) -> tuple[Any, Any]:
+        """Send two commands at once, of which the first may take `wait` seconds.
+
+        Where the first is several, `ahead` of them, it is the reply to the first of those.
+        """
         self._transport.write(first + second)
-        return await self.read(wait + self._reply_seconds), await self.read()
+        before = await self.read(wait + self._reply_seconds)
+        for _ in range(ahead - 1):
+            await self.read()
+        return before, await self.read()
 
     async def read(self, seconds: float | None = None) -> Any:
         """Return the next reply; as long as something of it arrives, it is waited for."""
@@ -95,15 +105,25 @@ class AsyncLink(asyncio.Protocol):
         except TimeoutError:
             return None
 
+    async def show_life(self) -> None:
+        """Have an answer, soon, or else an OSError: it was lost before."""
+        self.send(wire.PING)
+        await self.read(FIND_SECONDS)
+
     def close(self) -> None:
         """Close at once; what is under way is lost."""
         self._transport.abort()
 
 
-async def _open(address: Address, path: str, reply_seconds: float | None) -> AsyncLink:
+async def _open(
+    address: Address,
+    path: str,
+    reply_seconds: float | None,
+    connect_seconds: float = CONNECT_SECONDS,
+) -> AsyncLink:
     loop = asyncio.get_running_loop()
     link = AsyncLink(reply_seconds)
-    async with asyncio.timeout(CONNECT_SECONDS):
+    async with asyncio.timeout(connect_seconds):
         if path:
             await loop.create_unix_connection(lambda: link, path)
         else:
@@ -121,14 +141,27 @@ async def _open(address: Address, path: str, reply_seconds: float | None) -> Asy
 
 
 class AsyncCaller:
-    """A name and a number for calls, one in flight at a time, and the link that carries them."""
+    """A name and a number for calls, one in flight at a time, and the link that carries them.
 
-    __slots__ = ("link", "name", "number")
+    Where there are several servers it has a link to each that it needed, and `link` leads to
+    `node`.
+    """
+
+    __slots__ = ("link", "name", "node", "number", "others")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.number = 0
         self.link: AsyncLink | None = None
+        self.node: Node | None = None
+        self.others: dict[Node, AsyncLink] = {}
+
+    def turn_to(self, node: Node) -> None:
+        """Have the link to another server, if there is one."""
+        if node != self.node:
+            if self.node and self.link:
+                self.others[self.node] = self.link
+            self.node, self.link = node, self.others.pop(node, None)
 
     def drop(self) -> None:
         """Close the link: a reply may still be on its way, and must not meet the next call."""
@@ -136,9 +169,18 @@ class AsyncCaller:
             self.link.close()
             self.link = None
 
+    def close(self) -> None:
+        """Close all links."""
+        self.drop()
+        while self.others:
+            self.others.popitem()[1].close()
+
 
 class AsyncServer:
-    """A Redis or Valkey server for one event loop. For the arguments see `Server`."""
+    """A Redis or Valkey server, or several that are one, for one event loop.
+
+    For the arguments see `Server`.
+    """
 
     def __init__(
         self,
@@ -150,11 +192,15 @@ class AsyncServer:
         self.address = url if isinstance(url, Address) else parse(url)
         self.incarnation: Incarnation[AsyncCaller] = Incarnation(AsyncCaller)
         self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
-        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
         self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
+        self._topology = topology_of(self.address)
+        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
+        if self._topology is not None and self._reply_seconds is None:
+            self._reply_seconds = OTHERS_SECONDS  # Somebody else may answer.
+        self._copies = wire.pack_copies(self.address.replicas, self._reply_seconds)
         self._unchecked = True
         self._listens = True  # False where this user may not: then it asks from time to time.
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._undoing: set[asyncio.Task[object]] = set()
 
     def __repr__(self) -> str:
         return f"AsyncServer({str(self.address)!r})"
@@ -173,15 +219,19 @@ class AsyncServer:
             if call.undo is None:
                 self.incarnation.give_caller(caller)
             else:
-                task = asyncio.create_task(self._undo(caller, packer, call, now))
-                self._undoing.add(task)
-                task.add_done_callback(self._undoing.discard)
+                self._later(self._undo(caller, packer, call, now))
             raise
         except BaseException:
             self.incarnation.give_caller(caller)
             raise
         self.incarnation.give_caller(caller)
         return answer
+
+    def _later(self, undoing: Coroutine[Any, Any, object]) -> None:
+        """Give back, when there is time, what nobody is there any more to take."""
+        task = asyncio.create_task(undoing)
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
 
     async def _converse(
         self, caller: AsyncCaller, packer: wire.Packer, call: Call[T], now: bytes, wait: float
@@ -194,35 +244,46 @@ class AsyncServer:
             await asyncio.sleep(wait)
         begun = time.time()
         tries: wire.Tries | None = None
-        clean = False
+        clean, ahead, copied = False, 1, False
+        if self._copies and call.script.changes:
+            packed, copied = packed + self._copies, True
         try:
             while True:
                 clean = sent = False
                 try:
-                    link = caller.link or await self._open_link(caller)
+                    if self._topology is None:
+                        link = caller.link or await self._open_link(caller)
+                    else:
+                        link = await self._turn(caller, packer.slot, tries)
                     sent = True
                     if first:
-                        before, reply = await link.ask_both(first, packed, wait)
+                        before, reply = await link.ask_both(first, packed, wait, ahead)
                     else:
                         before, reply = None, await link.ask(packed)
+                    replicas = await link.read() if copied else 0
                     clean = True
                 except OSError as error:
                     caller.drop()
-                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
-                    pause = tries.after_loss(error, sent=sent)
+                    tries = tries or self._tries(packer.slot, call, begun)
+                    pause = tries.after_loss(error, sent=sent, node=caller.node)
                 except ServerRefused as error:
-                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
-                    pause = tries.after_no_entry(error)
+                    tries = tries or self._tries(packer.slot, call, begun)
+                    pause = tries.after_no_entry(error, caller.node)
                 else:
-                    if not isinstance(reply, hiredis.ReplyError):
+                    if isinstance(reply, hiredis.ReplyError):
+                        if wire.word_of(reply) in wire.ELSEWHERE:
+                            caller.drop()
+                        tries = tries or self._tries(packer.slot, call, begun)
+                        pause = tries.after_refusal(before, reply, caller.node)
+                    elif copied and not wire.are_enough(replicas, self.address.replicas):
+                        tries = tries or self._tries(packer.slot, call, begun)
+                        pause = tries.after_few_copies(replicas, self.address.replicas, caller.node)
+                    else:
                         if wait and wire.word_of(before) == "NOPERM":
                             self._listens = False
                         return call.read(reply)
-                    if wire.word_of(reply) in wire.ELSEWHERE:
-                        caller.drop()
-                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
-                    pause = tries.after_refusal(before, reply)
-                first, wait = tries.first, 0  # A wake may have been heard already: ask at once.
+                # A wake may have been heard already: ask at once.
+                first, ahead, wait = tries.first, tries.ahead, 0
                 await asyncio.sleep(pause)
         finally:
             if not clean:
@@ -241,24 +302,39 @@ class AsyncServer:
         if undo is not None:
             await self.run(packer, undo, now)
 
+    def _tries(self, slot: int, *about: Any) -> wire.Tries:
+        if self._topology is None:
+            return wire.Tries(self.address, self._patience, *about)
+        return RoutedTries(self._topology, slot, self.address, self._patience, *about)
+
     @asynccontextmanager
-    async def subscribe(self, channel: bytes, idle: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Listen to a channel until no message came for `idle` seconds; reconnects by itself."""
-        async with aclosing(self._messages(channel, idle)) as messages:
+    async def subscribe(
+        self, queues: Sequence[wire.Packer], idle: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Listen to the events of queues until none came for `idle` seconds; reconnects by itself.
+
+        One connection is enough: a cluster carries what is published on one node to all.
+        """
+        async with aclosing(self._messages(queues, idle)) as messages:
             await anext(messages)  # Subscribed before the caller goes on.
             yield messages
 
-    async def _messages(self, channel: bytes, idle: float) -> AsyncGenerator[bytes, None]:
+    async def _messages(
+        self, queues: Sequence[wire.Packer], idle: float
+    ) -> AsyncGenerator[bytes, None]:
+        slot = queues[0].slot
+        listen = wire.pack(b"SUBSCRIBE", *(packer.events for packer in queues))
         quiet_at = time.monotonic() + idle
         tries: wire.Tries | None = None
         begun = False
         while True:
             link = None
             try:
-                link = await self.connect()
-                reply = await link.ask(wire.pack(b"SUBSCRIBE", channel))
-                if isinstance(reply, hiredis.ReplyError):
-                    raise wire.refusal(reply)
+                link = await self.connect(slot)
+                link.send(listen)
+                for _ in queues:
+                    if isinstance(reply := await link.read(), hiredis.ReplyError):
+                        raise wire.refusal(reply)
                 tries = None
                 if not begun:
                     begun = True
@@ -277,68 +353,143 @@ class AsyncServer:
                         quiet_at = time.monotonic() + idle
                 return
             except OSError as error:
-                tries = tries or wire.Tries(self.address, self._patience)
+                self.forget(slot)
+                tries = tries or self._tries(slot)
                 await asyncio.sleep(tries.after_loss(error, sent=False))
             except ServerRefused as error:
-                tries = tries or wire.Tries(self.address, self._patience)
+                self.forget(slot)
+                tries = tries or self._tries(slot)
                 await asyncio.sleep(tries.after_no_entry(error))
             finally:
                 if link is not None:
                     link.close()
 
     async def queues(self) -> list[str]:
-        """Return the names of the queues on this server.
+        """Return the names of the queues on this server, or on all primaries of a cluster.
 
         Walks all keys of the database, some at a time, so that nobody else waits. A queue that
-        was never used, or was deleted, has none.
+        was never used, or was deleted, has none; one whose slot moves meanwhile may be missed.
         """
         tries: wire.Tries | None = None
         while True:
-            link = None
             try:
-                link = await self.connect()
                 found: set[str] = set()
-                position = b"0"
-                while True:
-                    position, some = wire.read_scan(await link.ask(wire.pack_scan(position)))
-                    found |= some
-                    if position == b"0":
-                        return sorted(found)
+                for node in await self._primaries():
+                    found |= await self._queues_at(node)
+                return sorted(found)
             except OSError as error:
-                tries = tries or wire.Tries(self.address, self._patience)
+                self.forget(0)
+                tries = tries or self._tries(0)
                 await asyncio.sleep(tries.after_loss(error, sent=False))
             except ServerRefused as error:
-                tries = tries or wire.Tries(self.address, self._patience)
+                self.forget(0)
+                tries = tries or self._tries(0)
                 await asyncio.sleep(tries.after_no_entry(error))
-            finally:
-                if link is not None:
-                    link.close()
+
+    async def _queues_at(self, node: Node | None) -> set[str]:
+        link = await self._connect_to(node)
+        try:
+            position, found = wire.read_scan(await link.ask(wire.pack_scan(b"0")))
+            while position != b"0":
+                position, some = wire.read_scan(await link.ask(wire.pack_scan(position)))
+                found |= some
+            return found
+        finally:
+            link.close()
+
+    async def _primaries(self) -> Sequence[Node | None]:
+        """Return who has queues; None is the one server that there is."""
+        if self._topology is None:
+            return [None]
+        found = self._topology.primaries()
+        if found is None:
+            await self._find(self._topology.find())
+            found = self._topology.primaries()
+        if found is None:
+            raise ConnectionError("the servers are changing places")
+        if not found:
+            raise ServerRefused(
+                "the cluster does not tell its nodes: this user needs +cluster|slots", "NOPERM"
+            )
+        return found
 
     async def close(self) -> None:
         """Close idle connections and leave the embedded server. A later call opens new ones."""
         if self._undoing:
             await asyncio.wait(self._undoing)
         for caller in self.incarnation.take_callers():
-            caller.drop()
+            caller.close()
         if self._embedded:
             self._embedded.leave()
 
+    def forget(self, slot: int) -> None:
+        """Ask who serves a slot before the next call, as a connection there was of no use."""
+        if self._topology is not None:
+            self._topology.forget(slot)
+
+    async def _turn(self, caller: AsyncCaller, slot: int, tries: wire.Tries | None) -> AsyncLink:
+        """Return a caller's link to the one who serves a slot, or whom it shall ask this time."""
+        caller.turn_to((tries and tries.ask_at) or await self._where(slot))
+        return caller.link or await self._open_link(caller)
+
+    async def _where(self, slot: int) -> Node:
+        assert self._topology is not None
+        node = self._topology.where(slot)
+        if node is None:
+            await self._find(self._topology.find())
+            node = self._topology.where(slot)
+        if node is None:
+            raise ConnectionError("the servers are changing places")
+        return node
+
+    async def _find(self, finding: Finding) -> None:
+        """Ask whom a topology wants asked."""
+        try:
+            address, question = next(finding)
+            while True:
+                try:
+                    reply = await self._ask_once(address, question)
+                except (OSError, ServerRefused) as error:
+                    address, question = finding.throw(error)
+                else:
+                    address, question = finding.send(reply)
+        except StopIteration:
+            pass
+
+    async def _ask_once(self, address: Address, question: bytes) -> Any:
+        link = await _open(address, "", FIND_SECONDS, FIND_SECONDS)
+        try:
+            return await link.ask(question)
+        finally:
+            link.close()
+
     async def _open_link(self, caller: AsyncCaller) -> AsyncLink:
-        caller.link = await self.connect()
+        caller.link = await self._connect_to(caller.node)
         return caller.link
 
-    async def connect(self) -> AsyncLink:
-        """Open a connection of its own; trouble is an OSError or a refusal."""
-        path = self.address.path
+    async def connect(self, slot: int) -> AsyncLink:
+        """Open a connection to who serves a slot; trouble is an OSError or a refusal."""
+        return await self._connect_to(await self._where(slot) if self._topology else None)
+
+    async def _connect_to(self, node: Node | None) -> AsyncLink:
+        address = self.address.at(node) if node else self.address
+        path = address.path
         if self._embedded:
             path = await asyncio.to_thread(embedded_path, self._embedded)
-        link = await _open(self.address, path, self._reply_seconds)
-        if self._unchecked:
-            try:
-                warnings = wire.check_health(self.address, await link.ask(wire.INFO))
-            except BaseException:
-                link.close()
-                raise
-            self._unchecked = False
-            warn_once(self.address, warnings)
+        link = await _open(
+            address, path, self._reply_seconds, FIND_SECONDS if node else CONNECT_SECONDS
+        )
+        try:
+            if self._unchecked:
+                warnings = wire.check_health(address, await link.ask(wire.INFO))
+                if self._copies:
+                    wire.check_copies(await link.ask(wire.NO_COPIES))
+                self._unchecked = False
+                warn_once(address, warnings)
+            if node and self._topology and self._topology.doubts(node):
+                await link.show_life()
+                self._topology.found(node)
+        except BaseException:
+            link.close()
+            raise
         return link

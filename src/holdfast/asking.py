@@ -6,7 +6,8 @@ import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -15,14 +16,15 @@ from holdfast.backoff import retry_ms
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Entry, Settle
-from holdfast.engine.calls import Granted
+from holdfast.engine.calls import Found, Granted
 from holdfast.engine.replies import Shown
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
-from holdfast.errors import InvalidArgument, JobNotFound, LeaseLost, WrongState
+from holdfast.errors import InvalidArgument, WrongState
 from holdfast.explaining import outcome_of
 from holdfast.flows import Flow
 from holdfast.ids import new_id
 from holdfast.job import (
+    Counts,
     Duration,
     Extended,
     Instant,
@@ -32,26 +34,27 @@ from holdfast.job import (
     NewJob,
     OnConflict,
     Outcome,
+    Problem,
     Receipt,
     Row,
     State,
     Tidied,
+    Totals,
     WorkerInfo,
     own_options,
 )
 from holdfast.keys import utf8_name
 from holdfast.readers import ReaderAsker
-from holdfast.requests import OnFailure, RequestAsker
+from holdfast.requests import OnFailure, RequestAsker, set_group_limit, walk
 from holdfast.rhythm import Rhythm
+from holdfast.said import Done, adding, id_of, lease_of, not_found, only, or_lost, settles_of_done
 from holdfast.ticking import Missed, Schedule, Ticked
-from holdfast.writes import WriteAsker
-
-T = TypeVar("T")
-
-Done: TypeAlias = Lease | tuple[Lease, Any]
-"""A lease to complete, or a lease and its result."""
+from holdfast.writes import WriteAsker, last_batch
 
 Requeue: TypeAlias = Literal["rank", "back"]
+
+Namer: TypeAlias = Callable[[str | None, str | None], str]
+"""Makes or checks the id of a job, of a group or none, where not every id will do."""
 
 
 class Asker:
@@ -62,6 +65,7 @@ class Asker:
         next_token: Callable[[], str],
         defaults: Mapping[str, Any] | None = None,
         requeue: Requeue = "rank",
+        namer: Namer | None = None,
     ) -> None:
         if requeue not in ("rank", "back"):
             raise InvalidArgument(
@@ -72,6 +76,7 @@ class Asker:
                 f"defaults must be a dict of options, not {arguments.shown(defaults)}"
             )
         self._next_token = next_token
+        self._namer = namer
         self._defaults = dict(defaults or {})
         self.to_the_back = requeue == "back"
         arguments.options(self._defaults)
@@ -87,36 +92,39 @@ class Asker:
         on_conflict: OnConflict,
         options: Mapping[str, Any],
     ) -> Call[Receipt]:
-        call = _adding(on_conflict)([self._entry(data, id, delay, at, options)])
-        read = call.read
-        return Call(call.script, call.args, lambda reply: read(reply)[0], ids=call.ids)
+        return only(adding(on_conflict)([self.entry(data, id, delay, at, options)]))
 
     def add_many(
         self, jobs: Iterable[object], on_conflict: OnConflict, options: Mapping[str, Any]
     ) -> Flow[list[Receipt]]:
         arguments.several("jobs", jobs)
-        return flows.add_many(self.entries(jobs, options), _adding(on_conflict))
+        return flows.add_many(self.entries(jobs, options), adding(on_conflict))
 
     def entries(self, jobs: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]:
         shared = self._said(options)
         priority, packed = arguments.options(shared)
+        make_id = self.new_ids(options)
         grouped = shared.get("group") is not None
         for job in jobs:
             if isinstance(job, NewJob):
-                yield self.entry(job, options)
+                yield self.entry_of(job, options)
             else:
-                yield Entry(new_id(), codec.encode(job), True, priority, b"", packed, grouped)
+                yield Entry(make_id(), codec.encode(job), True, priority, b"", packed, grouped)
 
-    def entry(self, job: NewJob, options: Mapping[str, Any]) -> Entry:
+    def new_ids(self, options: Mapping[str, Any]) -> Callable[[], str]:
+        if self._namer is None:
+            return new_id
+        return partial(self._namer, None, self._said(options).get("group"))
+
+    def entry_of(self, job: NewJob, options: Mapping[str, Any]) -> Entry:
         if isinstance(job, Row) and job.request is not None:
             raise InvalidArgument(
                 f"a row of the request {arguments.shown(job.request)} is staged (queue.write), or "
                 "added as a part (queue.request)"
             )
-        said = {**options, **own_options(job)}
-        return self._entry(job.data, job.id, job.delay, job.at, said)
+        return self.entry(job.data, job.id, job.delay, job.at, {**options, **own_options(job)})
 
-    def _entry(
+    def entry(
         self,
         data: object,
         id: str | None,
@@ -128,14 +136,15 @@ class Asker:
             utf8_name("id", id)
         if isinstance(data, NewJob):
             raise InvalidArgument("a NewJob is no payload: give it to add_many")
-        priority, packed, grouped = arguments.DEFAULT_PRIORITY, b"", False
+        priority, packed, group = arguments.DEFAULT_PRIORITY, b"", None
         if options or self._defaults:
             said = self._said(options)
             priority, packed = arguments.options(said)
-            grouped = said.get("group") is not None
+            group = said.get("group")
         due = b"" if delay is None and at is None else arguments.due(delay, at)
         payload = codec.encode(data)
-        return Entry(id or new_id(), payload, id is None, priority, due, packed, grouped)
+        name = self._namer(id, group) if self._namer else id or new_id()
+        return Entry(name, payload, id is None, priority, due, packed, group is not None)
 
     def _said(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a job says, and what it says by default: a limit goes with its group."""
@@ -158,7 +167,7 @@ class Asker:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
         patience = self.wait(wait)
         arguments.flag("failed", failed)
-        done = _settles(complete)
+        done = settles_of_done(complete)
 
         def ask(riding: Sequence[Settle], wait: float) -> Call[Granted]:
             return calls.lease(
@@ -184,26 +193,26 @@ class Asker:
     ) -> Call[bool]:
         kept = None if result is None else codec.encode_result(result)
         if arguments.flag("force", force):
-            settle = (_id_of(lease), "-", kept)
+            settle = (id_of(lease), "-", kept)
         else:
-            held = _lease(lease)
+            held = lease_of(lease)
             settle = (held.id, held.token, kept)
         entries = list(self.entries(arguments.several("add", add), {}))
         check_follow_ups(entries)
-        return _only(calls.complete([settle], force=force, add=entries))
+        return only(calls.complete([settle], force=force, add=entries))
 
     def complete_many(self, done: Iterable[Done]) -> Flow[list[bool]]:
-        return flows.settle_many(_settles(done), calls.complete)
+        return flows.settle_many(settles_of_done(done), calls.complete)
 
     def release(
         self, lease: Lease, after: Duration | None, lapsed: str | BaseException | None
     ) -> Call[bool]:
-        return _or_lost(lease, self._release(after, lapsed)(calls.settles_of([_lease(lease)])))
+        return or_lost(lease, self._release(after, lapsed)(calls.settles_of([lease_of(lease)])))
 
     def release_many(
         self, leases: Iterable[Lease], after: Duration | None, lapsed: str | BaseException | None
     ) -> Flow[list[bool]]:
-        return flows.settle_many(_settles(leases), self._release(after, lapsed))
+        return flows.settle_many(settles_of_done(leases), self._release(after, lapsed))
 
     def _release(
         self, after: Duration | None, lapsed: str | BaseException | None
@@ -221,23 +230,25 @@ class Asker:
         after: Duration | None,
         at: Instant | None,
     ) -> Call[bool]:
-        held = _lease(lease)
+        held = lease_of(lease)
         due = arguments.due(after, at, "after") or b"+%d" % retry_ms(held.facts)
         why = arguments.reason("error", error)
-        return _or_lost(lease, calls.retry([(held.id, held.token, due, why)]))
+        return or_lost(lease, calls.retry([(held.id, held.token, due, why)]))
 
     def fail(self, lease: Lease, error: str | BaseException) -> Call[bool]:
-        held = _lease(lease)
+        held = lease_of(lease)
         why = arguments.reason("error", error)
-        return _or_lost(lease, calls.fail([(held.id, held.token, b"", why)]))
+        return or_lost(lease, calls.fail([(held.id, held.token, b"", why)]))
 
     def extend(self, lease: Lease, seconds: Duration) -> Call[Extended]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
-        return _or_lost(lease, calls.extend(calls.settles_of([_lease(lease)]), lease_ms))
+        return or_lost(lease, calls.extend(calls.settles_of([lease_of(lease)]), lease_ms))
 
     def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> Flow[list[Extended]]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
-        return flows.settle_many(_settles(leases), lambda settles: calls.extend(settles, lease_ms))
+        return flows.settle_many(
+            settles_of_done(leases), lambda settles: calls.extend(settles, lease_ms)
+        )
 
     def idle(self, seconds: Duration | None) -> float:
         return math.inf if seconds is None else _seconds("idle", seconds)
@@ -269,18 +280,33 @@ class Asker:
             lambda: calls.tidy(to_the_back=back, force=force, failed_for_ms=failed), take_back
         )
 
+    def pause(self) -> Flow[None]:
+        return flows.one(calls.pause())
+
+    def resume(self) -> Flow[None]:
+        return flows.one(calls.resume())
+
+    def delete(self) -> Flow[None]:
+        return flows.one(calls.delete())
+
+    def audit(self) -> Flow[list[Problem]]:
+        return flows.audit()
+
+    def repair(self) -> Flow[list[Problem]]:
+        return flows.repair()
+
     # ------------------------------------------------------------------- jobs
 
     def cancel(self, id: str, running: bool) -> Call[bool]:
         utf8_name("id", id)
-        return _only(calls.cancel([id], running=arguments.flag("running", running)))
+        return only(calls.cancel([id], running=arguments.flag("running", running)))
 
     def cancel_matching(self, data: object, running: bool) -> Flow[int]:
         return flows.cancel_matching(codec.encode(data), running=arguments.flag("running", running))
 
     def revive(self, id: str) -> Call[bool]:
         utf8_name("id", id)
-        return _only(calls.revive([id]))
+        return only(calls.revive([id]))
 
     def set_result(self, id: str, result: object) -> Call[None]:
         utf8_name("id", id)
@@ -290,7 +316,7 @@ class Asker:
         def read_stored(reply: Any) -> None:
             stored = read(reply)
             if stored == "0":
-                raise _not_found(id)
+                raise not_found(id)
             if stored == "n":
                 raise WrongState(f"{id}: the job keeps no result: add it with result_for")
 
@@ -307,12 +333,18 @@ class Asker:
         def read_outcome(reply: Any) -> Outcome | None:
             shown = read(reply)
             if shown is None:
-                raise _not_found(id)
+                raise not_found(id)
             return outcome_of(shown)
 
         return Call(call.script, call.args, read_outcome)
 
-    def peek(self, count: int, state: State, first: int) -> Call[list[Job]]:
+    def counts(self) -> Flow[Counts]:
+        return flows.one(calls.counts())
+
+    def totals(self) -> Flow[Totals]:
+        return flows.one(calls.totals())
+
+    def peek(self, count: int, state: State, first: int) -> Flow[list[Job]]:
         arguments.whole("count", count, 1, MAX_JOBS)
         arguments.whole("first", first, 0, arguments.NEVER_MS)
         if state not in ("ready", "delayed", "leased", "parked", "failed", "ended"):
@@ -320,7 +352,7 @@ class Asker:
                 "state must be 'ready', 'delayed', 'leased', 'parked', 'failed' or 'ended', "
                 f"not {arguments.shown(state)}"
             )
-        return calls.peek(state, first, count)
+        return flows.one(calls.peek(state, first, count))
 
     # --------------------------------------------------------------- requests
 
@@ -343,11 +375,25 @@ class Asker:
         name = new_id() if id is None else id
         return RequestAsker(name, priority, limit, on_failure, keep_for, open_for, entry, append)
 
-    def reader(self, name: str, epoch: int | None) -> ReaderAsker:
-        return ReaderAsker(name, epoch, self.to_the_back)
+    def walk(self) -> Flow[list[Found]]:
+        return walk()
+
+    def set_group_limit(self, group: str, limit: int | None) -> Call[None]:
+        return set_group_limit(group, limit)
+
+    # ----------------------------------------------------------------- spark
 
     def write(self, name: str | None) -> WriteAsker:
         return WriteAsker(name, self)
+
+    def reader(self, name: str, epoch: int | None) -> ReaderAsker:
+        return ReaderAsker(name, epoch, self.to_the_back)
+
+    def publish(self) -> Flow[int]:
+        return flows.publish()
+
+    def last_batch(self, writer: str) -> Call[int | None]:
+        return last_batch(writer)
 
     # -------------------------------------------------------------- schedules
 
@@ -373,7 +419,7 @@ class Asker:
 
     # ---------------------------------------------------------------- workers
 
-    def register(self, holder: str, alive_for: Duration, about: Mapping[str, Any]) -> Call[None]:
+    def register(self, holder: str, alive_for: Duration, about: Mapping[str, Any]) -> Flow[None]:
         alive_ms = arguments.duration_ms("alive_for", alive_for, least=1)
         entry = {"host": platform.node(), "pid": os.getpid(), **about}
         try:
@@ -384,7 +430,10 @@ class Asker:
             raise InvalidArgument(
                 f"what is told about a worker has {len(packed)} bytes, more than {MAX_ERROR_BYTES}"
             )
-        return calls.register(holder, alive_ms, packed)
+        return flows.one(calls.register(holder, alive_ms, packed))
+
+    def workers(self) -> Flow[list[WorkerInfo]]:
+        return flows.one(calls.workers())
 
     def fail_worker(self, worker: WorkerInfo | Lease | str) -> Flow[int]:
         holder = worker if isinstance(worker, str) else getattr(worker, "holder", None)
@@ -409,73 +458,9 @@ def check_follow_ups(entries: Sequence[Entry]) -> None:
         )
 
 
-def _adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Receipt]]]:
-    if how := arguments.update_words(on_conflict):
-        return lambda entries: calls.update(entries, how)
-    if on_conflict not in ("ignore", "raise"):
-        raise InvalidArgument(
-            "on_conflict must be 'ignore', 'raise', 'update' or an Update, "
-            f"not {arguments.shown(on_conflict)}"
-        )
-    return lambda entries: calls.add(entries, on_conflict=on_conflict)
-
-
 def _seconds(name: str, value: Duration) -> float:
     return arguments.duration_ms(name, value, forever=True) / 1000
 
 
-def _lease(lease: object) -> Lease:
-    if not isinstance(lease, Lease):
-        raise InvalidArgument(f"a Lease is needed here, not {type(lease).__name__}")
-    return lease
-
-
-def _id_of(lease: Lease | str) -> str:
-    if isinstance(lease, Lease):
-        return lease.id
-    utf8_name("id", lease)
-    return lease
-
-
-def _settles(done: Iterable[Done]) -> list[Settle]:
-    settles: list[Settle] = []
-    for item in arguments.several("leases", done):
-        if isinstance(item, tuple) and len(item) == 2:
-            lease, result = _lease(item[0]), codec.encode_result(item[1])
-        else:
-            lease, result = _lease(item), None
-        settles.append((lease.id, lease.token, result))
-    return settles
-
-
 def _age(name: str, value: Duration | None) -> int | None:
     return None if value is None else arguments.duration_ms(name, value)
-
-
-def _not_found(id: str) -> JobNotFound:
-    return JobNotFound(
-        f"{id}: no job has this id. One that ended is remembered only where it says result_for "
-        "or remember_for"
-    )
-
-
-def _only(call: Call[list[T]]) -> Call[T]:
-    """Return the answer to a call about one job."""
-    read = call.read
-    return Call(call.script, call.args, lambda reply: read(reply)[0])
-
-
-def _or_lost(lease: Lease, call: Call[list[T]]) -> Call[T]:
-    """Raise where the many-form of a call would answer False."""
-    read = call.read
-
-    def read_one(reply: Any) -> T:
-        answer = read(reply)[0]
-        if not answer:
-            raise LeaseLost(
-                f"{lease.id}: the lease is over, the job was taken back or has ended. "
-                "Drop this run: it does not count any more"
-            )
-        return answer
-
-    return Call(call.script, call.args, read_one)

@@ -51,12 +51,13 @@ class Diagnosis:
 def examine(url: str | None = None, *, queue: str | None = None) -> Diagnosis:
     """Look at a server, as the user in the URL. Never raises because of what it finds.
 
-    A user who may reach only some queues is asked about the one that is named.
+    A user who may reach only some queues is asked about the one that is named. Where there are
+    several servers, the one that has this queue is looked at, and a finding says so.
     """
     server = Server(url, patience=0, reply_within=REPLY_SECONDS)
     packer = Packer(queue or QUEUE)
     try:
-        link = server.connect()
+        link = server.connect(packer.slot)
     except (OSError, HoldfastError) as error:
         server.close()
         return Diagnosis(_url(server), None, "unknown", [_no_entry(server, error)])
@@ -89,8 +90,18 @@ def _look(server: Server, link: Link, packer: Packer, *, named: bool) -> Diagnos
         _url(server),
         health.name if health else None,
         tier_of(health, seen),
-        by_weight([*refused, *judge(health, seen)]),
+        by_weight([*refused, *_one_of_several(server, link), *judge(health, seen)]),
     )
+
+
+def _one_of_several(server: Server, link: Link) -> list[Finding]:
+    """Return which server was looked at, where it stands for others."""
+    match server.address.kind:
+        case "cluster":
+            return [Finding("ok", f"of the cluster, this is its node {link.address}")]
+        case "sentinel":
+            return [Finding("ok", f"the Sentinels say that the primary is {link.address}")]
+    return []
 
 
 def _url(server: Server) -> str:

@@ -70,6 +70,12 @@ def _result_size(settle: Settle) -> int:
     return len(settle[2] or b"")
 
 
+def one(call: Call[T]) -> Flow[T]:
+    """Make a single call, where others make several."""
+    answer: T = yield call
+    return answer
+
+
 def add_many(
     entries: Iterable[Entry], ask: Callable[[Sequence[Entry]], Call[list[Receipt]]]
 ) -> Flow[list[Receipt]]:

@@ -7,6 +7,7 @@ of an older release may run on the same server.
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from typing import Final
 
 from holdfast.errors import InvalidArgument
@@ -39,6 +40,9 @@ NAMES: Final = (
 
 MAX_NAME_BYTES: Final = 512
 
+SLOTS: Final = 16384
+"""Of a cluster, by its definition."""
+
 META_PATTERN: Final = b"hf:{*}:meta"
 """Every queue that was ever changed has this key, until it is deleted."""
 
@@ -67,6 +71,12 @@ def queue_keys(queue: str) -> tuple[bytes, ...]:
         raise InvalidArgument(f"queue name must not begin with '}}': {queue!r}")
     prefix = b"hf:{" + raw + b"}:"
     return tuple(prefix + name.encode() for name in NAMES)
+
+
+def slot_of(queue: str) -> int:
+    """Return the cluster slot of a queue: the servers' hash of what stands between the braces."""
+    between, _, _ = utf8_name("queue name", queue).partition(b"}")
+    return crc_hqx(between, 0) % SLOTS
 
 
 def queue_of(meta: bytes) -> str | None:

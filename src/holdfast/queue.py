@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast import flows, rhythm
-from holdfast.asking import Asker, Done, Requeue
-from holdfast.engine import calls
+from holdfast import rhythm
+from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
 from holdfast.explaining import explain
@@ -41,12 +40,12 @@ from holdfast.job import (
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.reader import Reader
 from holdfast.request import Request
-from holdfast.requests import OnFailure, set_group_limit, walk
+from holdfast.requests import OnFailure
+from holdfast.said import Done
 from holdfast.server import Server
 from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer
 from holdfast.write import Write
-from holdfast.writes import last_batch
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -81,6 +80,7 @@ class Queue:
         self.name = name
         self.server = url if isinstance(url, Server) else Server(url)
         self._packer = Packer(name)
+        self._packers = [self._packer]
         self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
         self.defaults = defaults
         self.requeue = requeue
@@ -94,6 +94,9 @@ class Queue:
     def holder(self) -> str:
         """Who leases through this queue: the first half of every token."""
         return self.server.incarnation.holder
+
+    def _home(self, request: str) -> Queue:  # noqa: ARG002  # A queue is home to all of them.
+        return self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
@@ -294,11 +297,11 @@ class Queue:
 
     def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
-        return self._run(calls.counts())
+        return self._drive(self._ask.counts())
 
     def totals(self) -> Totals:
         """Tell how often what happened since the queue was first used: for rates."""
-        return self._run(calls.totals())
+        return self._drive(self._ask.totals())
 
     def show(self, id: str) -> Job | None:
         """Return a job as it stands, or None when no job has this id."""
@@ -316,11 +319,11 @@ class Queue:
 
     def peek(self, count: int = 1, *, state: State = "ready", first: int = 0) -> list[Job]:
         """Return jobs of one state in its order, from the `first` on, without taking them."""
-        return self._run(self._ask.peek(count, state, first))
+        return self._drive(self._ask.peek(count, state, first))
 
     def failed(self, count: int = 100, *, first: int = 0) -> list[Job]:
         """Return failed jobs: their payloads, errors and counts."""
-        return self._run(self._ask.peek(count, "failed", first))
+        return self._drive(self._ask.peek(count, "failed", first))
 
     def result(self, id: str, *, wait: Duration | None = None) -> Outcome | None:
         """Return how a job ended, with its result; None when it has not, after `wait` seconds.
@@ -334,7 +337,7 @@ class Queue:
 
     def audit(self) -> list[Problem]:
         """Look for broken invariants; changes nothing. Empty when all is well."""
-        return self._drive(flows.audit())
+        return self._drive(self._ask.audit())
 
     @contextmanager
     def events(self, *, idle: Duration | None = None) -> Iterator[Iterator[Event]]:
@@ -342,7 +345,7 @@ class Queue:
 
         Events are hints: some may be missed while the connection is down.
         """
-        with self.server.subscribe(self._packer.events, self._ask.idle(idle)) as messages:
+        with self.server.subscribe(self._packers, self._ask.idle(idle)) as messages:
             yield (event for message in messages for event in read_events(message))
 
     # -------------------------------------------------------------- requests
@@ -372,27 +375,25 @@ class Queue:
         Nothing is sent before it is opened: `with queue.request("report") as request`, or
         `request.open()`.
         """
-        return Request(
-            self,
-            self._ask.request(
-                id, priority, limit, on_failure, keep_for, open_for, follow_up, append
-            ),
+        ask = self._ask.request(
+            id, priority, limit, on_failure, keep_for, open_for, follow_up, append
         )
+        return Request(self._home(ask.id), ask)
 
     def requests(self) -> list[RequestStatus]:
         """Return the requests that are there or remembered, the oldest first."""
-        found = self._drive(walk())
+        found = self._drive(self._ask.walk())
         statuses = [status_of(one) for one in found if not one.record.group]
         return sorted(statuses, key=lambda status: (status.opened_at, status.id))
 
     def groups(self) -> list[GroupStatus]:
         """Return the groups that have jobs, by name."""
-        found = self._drive(walk())
+        found = self._drive(self._ask.walk())
         return sorted((group_of(one) for one in found if one.record.group), key=lambda g: g.name)
 
     def set_group_limit(self, group: str, limit: int | None) -> None:
         """Let so many jobs of a group run at a time, from the next lease on."""
-        self._run(set_group_limit(group, limit))
+        self._run(self._ask.set_group_limit(group, limit))
 
     # ------------------------------------------------------------- schedules
 
@@ -462,11 +463,11 @@ class Queue:
 
     def publish(self) -> int:
         """Let what is committed become jobs, where somebody died over it; return how many."""
-        return self._drive(flows.publish())
+        return self._drive(self._ask.publish())
 
     def last_batch(self, writer: str) -> int | None:
         """Return the last batch that a writer has committed; None when there is none."""
-        return self._run(last_batch(writer))
+        return self._run(self._ask.last_batch(writer))
 
     # ---------------------------------------------------------------- manage
 
@@ -496,11 +497,11 @@ class Queue:
 
     def pause(self) -> None:
         """Grant no lease until `resume`; what is leased goes on."""
-        self._run(calls.pause())
+        self._drive(self._ask.pause())
 
     def resume(self) -> None:
         """Grant leases again."""
-        self._run(calls.resume())
+        self._drive(self._ask.resume())
 
     def tidy(
         self,
@@ -544,18 +545,18 @@ class Queue:
 
         Nothing that has a payload is dropped: a job that was in no set is ready again.
         """
-        return self._drive(flows.repair())
+        return self._drive(self._ask.repair())
 
     def register(self, *, alive_for: Duration = 60, **about: object) -> None:
         """Put this process into the directory of workers for so many seconds.
 
         For people: leases lapse whether or not anybody registered.
         """
-        self._run(self._ask.register(self.holder, alive_for, about))
+        self._drive(self._ask.register(self.holder, alive_for, about))
 
     def workers(self) -> list[WorkerInfo]:
         """Return who registered, alive or not."""
-        return self._run(calls.workers())
+        return self._drive(self._ask.workers())
 
     def fail_worker(self, worker: WorkerInfo | Lease | str) -> int:
         """Take back at once whatever a worker holds; return how many. Counts a lapse of each."""
@@ -563,7 +564,7 @@ class Queue:
 
     def delete(self) -> None:
         """Remove the queue and everything in it."""
-        self._run(calls.delete())
+        self._drive(self._ask.delete())
 
     def close(self) -> None:
         """Close the connections. The queue can be used again, and opens new ones."""

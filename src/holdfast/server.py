@@ -10,19 +10,20 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import hiredis
 
 from holdfast import arguments, wire
-from holdfast.address import Address, parse
+from holdfast.address import Address, Node, parse
 from holdfast.embedded import Embedded
 from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused, ServerUnavailable
 from holdfast.incarnation import Incarnation
 from holdfast.job import Duration
+from holdfast.topology import FIND_SECONDS, Finding, RoutedTries, topology_of
 
 T = TypeVar("T")
 
@@ -30,6 +31,7 @@ log = logging.getLogger("holdfast")
 
 CONNECT_SECONDS = 5.0
 REPLY_SECONDS = 10.0
+OTHERS_SECONDS = 3.0
 PATIENCE_SECONDS = 15.0
 CHUNK_BYTES = 65536
 
@@ -37,9 +39,16 @@ CHUNK_BYTES = 65536
 class Link:
     """One connection: bytes out, replies in. Any trouble with it is an OSError."""
 
-    def __init__(self, address: Address, path: str, reply_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        path: str,
+        reply_seconds: float | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+    ) -> None:
+        self.address = address
         self._reply_seconds = reply_seconds or REPLY_SECONDS
-        self._socket = _open_socket(address, path)
+        self._socket = _open_socket(address, path, connect_seconds)
         self._socket.settimeout(self._reply_seconds)
         self._reader = hiredis.Reader()
         try:
@@ -56,13 +65,21 @@ class Link:
         self.send(packed)
         return self.read()
 
-    def ask_both(self, first: bytes, second: bytes, wait: float = 0) -> tuple[Any, Any]:
-        """Send two commands at once, of which the first may take `wait` seconds."""
+    def ask_both(
+        self, first: bytes, second: bytes, wait: float = 0, ahead: int = 1
+    ) -> tuple[Any, Any]:
+        """Send two commands at once, of which the first may take `wait` seconds.
+
+        Where the first is several, `ahead` of them, it is the reply to the first of those.
+        """
         self._socket.settimeout(wait + self._reply_seconds)
         self.send(first + second)
-        replies = self.read(), self.read()
+        before = self.read()
+        for _ in range(ahead - 1):
+            self.read()
+        reply = self.read()
         self._socket.settimeout(self._reply_seconds)
-        return replies
+        return before, reply
 
     def send(self, packed: bytes) -> None:
         """Send a command; its reply is read later. As long as something is taken, it goes on."""
@@ -93,6 +110,12 @@ class Link:
         except TimeoutError:
             return None
 
+    def show_life(self) -> None:
+        """Have an answer, soon, or else an OSError: it was lost before."""
+        self._socket.settimeout(FIND_SECONDS)
+        self.ask(wire.PING)
+        self._socket.settimeout(self._reply_seconds)
+
     def fileno(self) -> int:
         """Return what to wait for before a read that shall not block."""
         return self._socket.fileno()
@@ -102,14 +125,14 @@ class Link:
         self._socket.close()
 
 
-def _open_socket(address: Address, path: str) -> socket.socket:
+def _open_socket(address: Address, path: str, seconds: float) -> socket.socket:
     tls = address.tls_context() if address.tls else None
     if path:
         opened = socket.socket(socket.AF_UNIX)
     else:
-        opened = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+        opened = socket.create_connection((address.host, address.port), seconds)
     try:
-        opened.settimeout(CONNECT_SECONDS)
+        opened.settimeout(seconds)
         if path:
             opened.connect(path)
         else:
@@ -143,14 +166,27 @@ def embedded_path(embedded: Embedded) -> str:
 
 
 class Caller:
-    """A name and a number for calls, one in flight at a time, and the link that carries them."""
+    """A name and a number for calls, one in flight at a time, and the link that carries them.
 
-    __slots__ = ("link", "name", "number")
+    Where there are several servers it has a link to each that it needed, and `link` leads to
+    `node`.
+    """
+
+    __slots__ = ("link", "name", "node", "number", "others")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.number = 0
         self.link: Link | None = None
+        self.node: Node | None = None
+        self.others: dict[Node, Link] = {}
+
+    def turn_to(self, node: Node) -> None:
+        """Have the link to another server, if there is one."""
+        if node != self.node:
+            if self.node and self.link:
+                self.others[self.node] = self.link
+            self.node, self.link = node, self.others.pop(node, None)
 
     def drop(self) -> None:
         """Close the link: a reply may still be on its way, and must not meet the next call."""
@@ -158,9 +194,17 @@ class Caller:
             self.link.close()
             self.link = None
 
+    def close(self) -> None:
+        """Close all links."""
+        self.drop()
+        while self.others:
+            self.others.popitem()[1].close()
+
 
 class Server:
-    """A Redis or Valkey server. Threads share it; a forked child begins anew.
+    """A Redis or Valkey server, or several that are one.
+
+    Threads share it; a forked child begins anew.
 
     url           where it is; without one HOLDFAST_URL, else the embedded server
     patience      seconds for which a call is tried again when the connection is lost
@@ -177,8 +221,12 @@ class Server:
         self.address = url if isinstance(url, Address) else parse(url)
         self.incarnation: Incarnation[Caller] = Incarnation(Caller)
         self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
-        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
         self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
+        self._topology = topology_of(self.address)
+        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
+        if self._topology is not None and self._reply_seconds is None:
+            self._reply_seconds = OTHERS_SECONDS  # Somebody else may answer.
+        self._copies = wire.pack_copies(self.address.replicas, self._reply_seconds)
         self._unchecked = True
         self._listens = True  # False where this user may not: then it asks from time to time.
 
@@ -200,62 +248,84 @@ class Server:
             time.sleep(wait)
         begun = time.time()
         tries: wire.Tries | None = None
-        clean = False
+        clean, ahead, copied = False, 1, False
+        if self._copies and call.script.changes:
+            packed, copied = packed + self._copies, True
         try:
             while True:
                 clean = sent = False
                 try:
-                    link = caller.link or self._open_link(caller)
+                    if self._topology is None:
+                        link = caller.link or self._open_link(caller)
+                    else:
+                        link = self._turn(caller, packer.slot, tries)
                     sent = True
                     if first:
-                        before, reply = link.ask_both(first, packed, wait)
+                        before, reply = link.ask_both(first, packed, wait, ahead)
                     else:
                         before, reply = None, link.ask(packed)
+                    replicas = link.read() if copied else 0
                     clean = True
                 except OSError as error:
                     caller.drop()
-                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
-                    pause = tries.after_loss(error, sent=sent)
+                    tries = tries or self._tries(packer.slot, call, begun)
+                    pause = tries.after_loss(error, sent=sent, node=caller.node)
                 except ServerRefused as error:
-                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
-                    pause = tries.after_no_entry(error)
+                    tries = tries or self._tries(packer.slot, call, begun)
+                    pause = tries.after_no_entry(error, caller.node)
                 else:
-                    if not isinstance(reply, hiredis.ReplyError):
+                    if isinstance(reply, hiredis.ReplyError):
+                        if wire.word_of(reply) in wire.ELSEWHERE:
+                            caller.drop()
+                        tries = tries or self._tries(packer.slot, call, begun)
+                        pause = tries.after_refusal(before, reply, caller.node)
+                    elif copied and not wire.are_enough(replicas, self.address.replicas):
+                        tries = tries or self._tries(packer.slot, call, begun)
+                        pause = tries.after_few_copies(replicas, self.address.replicas, caller.node)
+                    else:
                         if wait and wire.word_of(before) == "NOPERM":
                             self._listens = False
                         return call.read(reply)
-                    if wire.word_of(reply) in wire.ELSEWHERE:
-                        caller.drop()
-                    tries = tries or wire.Tries(self.address, self._patience, call, begun)
-                    pause = tries.after_refusal(before, reply)
-                first, wait = tries.first, 0  # A wake may have been heard already: ask at once.
+                # A wake may have been heard already: ask at once.
+                first, ahead, wait = tries.first, tries.ahead, 0
                 time.sleep(pause)
         finally:
             if not clean:
                 caller.drop()
             self.incarnation.give_caller(caller)
 
+    def _tries(self, slot: int, *about: Any) -> wire.Tries:
+        if self._topology is None:
+            return wire.Tries(self.address, self._patience, *about)
+        return RoutedTries(self._topology, slot, self.address, self._patience, *about)
+
     @contextmanager
-    def subscribe(self, channel: bytes, idle: float) -> Iterator[Iterator[bytes]]:
-        """Listen to a channel until no message came for `idle` seconds; reconnects by itself."""
-        messages = self._messages(channel, idle)
+    def subscribe(self, queues: Sequence[wire.Packer], idle: float) -> Iterator[Iterator[bytes]]:
+        """Listen to the events of queues until none came for `idle` seconds; reconnects by itself.
+
+        One connection is enough: a cluster carries what is published on one node to all.
+        """
+        messages = self._messages(queues, idle)
         next(messages)  # Subscribed before the caller goes on.
         try:
             yield messages
         finally:
             messages.close()
 
-    def _messages(self, channel: bytes, idle: float) -> Generator[bytes, None, None]:
+    def _messages(self, queues: Sequence[wire.Packer], idle: float) -> Generator[bytes, None, None]:
+        slot = queues[0].slot
+        listen = wire.pack(b"SUBSCRIBE", *(packer.events for packer in queues))
         quiet_at = time.monotonic() + idle
         tries: wire.Tries | None = None
         begun = False
         while True:
             link = None
             try:
-                link = self.connect()
-                reply = link.ask(wire.pack(b"SUBSCRIBE", channel))
-                if isinstance(reply, hiredis.ReplyError):
-                    raise wire.refusal(reply)
+                link = self.connect(slot)
+                link.send(listen)
+                for _ in queues:
+                    if isinstance(reply := link.read(), hiredis.ReplyError):
+                        raise wire.refusal(reply)
                 tries = None
                 if not begun:
                     begun = True
@@ -274,64 +344,137 @@ class Server:
                         quiet_at = time.monotonic() + idle
                 return
             except OSError as error:
-                tries = tries or wire.Tries(self.address, self._patience)
+                self.forget(slot)
+                tries = tries or self._tries(slot)
                 time.sleep(tries.after_loss(error, sent=False))
             except ServerRefused as error:
-                tries = tries or wire.Tries(self.address, self._patience)
+                self.forget(slot)
+                tries = tries or self._tries(slot)
                 time.sleep(tries.after_no_entry(error))
             finally:
                 if link is not None:
                     link.close()
 
     def queues(self) -> list[str]:
-        """Return the names of the queues on this server.
+        """Return the names of the queues on this server, or on all primaries of a cluster.
 
         Walks all keys of the database, some at a time, so that nobody else waits. A queue that
-        was never used, or was deleted, has none.
+        was never used, or was deleted, has none; one whose slot moves meanwhile may be missed.
         """
         tries: wire.Tries | None = None
         while True:
-            link = None
             try:
-                link = self.connect()
                 found: set[str] = set()
-                position = b"0"
-                while True:
-                    position, some = wire.read_scan(link.ask(wire.pack_scan(position)))
-                    found |= some
-                    if position == b"0":
-                        return sorted(found)
+                for node in self._primaries():
+                    found |= self._queues_at(node)
+                return sorted(found)
             except OSError as error:
-                tries = tries or wire.Tries(self.address, self._patience)
+                self.forget(0)
+                tries = tries or self._tries(0)
                 time.sleep(tries.after_loss(error, sent=False))
             except ServerRefused as error:
-                tries = tries or wire.Tries(self.address, self._patience)
+                self.forget(0)
+                tries = tries or self._tries(0)
                 time.sleep(tries.after_no_entry(error))
-            finally:
-                if link is not None:
-                    link.close()
+
+    def _queues_at(self, node: Node | None) -> set[str]:
+        link = self._connect_to(node)
+        try:
+            position, found = wire.read_scan(link.ask(wire.pack_scan(b"0")))
+            while position != b"0":
+                position, some = wire.read_scan(link.ask(wire.pack_scan(position)))
+                found |= some
+            return found
+        finally:
+            link.close()
+
+    def _primaries(self) -> Sequence[Node | None]:
+        """Return who has queues; None is the one server that there is."""
+        if self._topology is None:
+            return [None]
+        found = self._topology.primaries()
+        if found is None:
+            self._find(self._topology.find())
+            found = self._topology.primaries()
+        if found is None:
+            raise ConnectionError("the servers are changing places")
+        if not found:
+            raise ServerRefused(
+                "the cluster does not tell its nodes: this user needs +cluster|slots", "NOPERM"
+            )
+        return found
 
     def close(self) -> None:
         """Close idle connections and leave the embedded server. A later call opens new ones."""
         for caller in self.incarnation.take_callers():
-            caller.drop()
+            caller.close()
         if self._embedded:
             self._embedded.leave()
 
+    def forget(self, slot: int) -> None:
+        """Ask who serves a slot before the next call, as a connection there was of no use."""
+        if self._topology is not None:
+            self._topology.forget(slot)
+
+    def _turn(self, caller: Caller, slot: int, tries: wire.Tries | None) -> Link:
+        """Return a caller's link to the one who serves a slot, or whom it shall ask this time."""
+        caller.turn_to((tries and tries.ask_at) or self._where(slot))
+        return caller.link or self._open_link(caller)
+
+    def _where(self, slot: int) -> Node:
+        assert self._topology is not None
+        node = self._topology.where(slot)
+        if node is None:
+            self._find(self._topology.find())
+            node = self._topology.where(slot)
+        if node is None:
+            raise ConnectionError("the servers are changing places")
+        return node
+
+    def _find(self, finding: Finding) -> None:
+        """Ask whom a topology wants asked."""
+        try:
+            address, question = next(finding)
+            while True:
+                try:
+                    reply = self._ask_once(address, question)
+                except (OSError, ServerRefused) as error:
+                    address, question = finding.throw(error)
+                else:
+                    address, question = finding.send(reply)
+        except StopIteration:
+            pass
+
+    def _ask_once(self, address: Address, question: bytes) -> Any:
+        link = Link(address, "", FIND_SECONDS, FIND_SECONDS)
+        try:
+            return link.ask(question)
+        finally:
+            link.close()
+
     def _open_link(self, caller: Caller) -> Link:
-        caller.link = self.connect()
+        caller.link = self._connect_to(caller.node)
         return caller.link
 
-    def connect(self) -> Link:
-        """Open a connection of its own; trouble is an OSError or a refusal."""
-        path = embedded_path(self._embedded) if self._embedded else self.address.path
-        link = Link(self.address, path, self._reply_seconds)
-        if self._unchecked:
-            try:
-                warnings = wire.check_health(self.address, link.ask(wire.INFO))
-            except BaseException:
-                link.close()
-                raise
-            self._unchecked = False
-            warn_once(self.address, warnings)
+    def connect(self, slot: int) -> Link:
+        """Open a connection to who serves a slot; trouble is an OSError or a refusal."""
+        return self._connect_to(self._where(slot) if self._topology else None)
+
+    def _connect_to(self, node: Node | None) -> Link:
+        address = self.address.at(node) if node else self.address
+        path = embedded_path(self._embedded) if self._embedded else address.path
+        link = Link(address, path, self._reply_seconds, FIND_SECONDS if node else CONNECT_SECONDS)
+        try:
+            if self._unchecked:
+                warnings = wire.check_health(address, link.ask(wire.INFO))
+                if self._copies:
+                    wire.check_copies(link.ask(wire.NO_COPIES))
+                self._unchecked = False
+                warn_once(address, warnings)
+            if node and self._topology and self._topology.doubts(node):
+                link.show_life()
+                self._topology.found(node)
+        except BaseException:
+            link.close()
+            raise
         return link

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.aqueue import AsyncQueue
+from holdfast.asharded import AsyncShardedQueue
 from holdfast.job import Duration
 from holdfast.queue import Queue
+from holdfast.sharded import ShardedQueue
 from holdfast.worker.inline import run_until_empty, run_until_empty_async
 
 __all__ = ["Clock", "moved", "run_until_empty", "run_until_empty_async"]
@@ -55,12 +57,15 @@ def moved(queue: Q, url: str, clock: Callable[[], int] | None = None) -> Iterato
     It is the same object, with its handlers and schedules: what already has it notices nothing.
     """
     before = dict(vars(queue))
+    handlers, schedules = queue.handlers, queue.schedules
+    said: Any = {"defaults": queue.defaults, "requeue": queue.requeue, "clock": clock}
     there = Queue(queue.name, url)
+    if isinstance(queue, ShardedQueue | AsyncShardedQueue):
+        said["shards"] = queue.sharding.count
+        there = ShardedQueue(queue.name, url, shards=queue.sharding.count)
     there.delete()
-    queue.__init__(  # type: ignore[misc]
-        queue.name, url, defaults=queue.defaults, requeue=queue.requeue, clock=clock
-    )
-    queue.handlers, queue.schedules = before["handlers"], before["schedules"]
+    queue.__init__(queue.name, url, **said)  # type: ignore[misc]
+    queue.handlers, queue.schedules = handlers, schedules
     try:
         yield queue
     finally:

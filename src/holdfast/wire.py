@@ -5,14 +5,16 @@ Replies are parsed by hiredis. Used by `server.py`, `aserver.py` and `doctor.py`
 
 from __future__ import annotations
 
+import math
 import random
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import hiredis
 
+from holdfast.address import Node
 from holdfast.engine.call import Call
 from holdfast.engine.script import Script
 from holdfast.errors import (
@@ -28,7 +30,7 @@ from holdfast.errors import (
     WrongState,
 )
 from holdfast.health import NEEDS, read_health
-from holdfast.keys import META_PATTERN, NAMES, queue_keys, queue_of
+from holdfast.keys import META_PATTERN, NAMES, queue_keys, queue_of, slot_of
 from holdfast.readers import lost, settled
 
 RETRIABLE: Final = frozenset(
@@ -39,8 +41,14 @@ RETRIABLE: Final = frozenset(
 ELSEWHERE: Final = frozenset({"READONLY", "MAXCLIENTS", "DENIED"})
 """Said on a connection that is of no more use. The next one may find a primary, or be let in."""
 
+NOT_HERE: Final = frozenset({"MOVED", "ASK", "UNBLOCKED", "READONLY"})
+"""Said to who listens to a queue that is served by another node now."""
+
 FORGOTTEN_SECONDS: Final = 300.0
 """A call that began so long ago is not sent again: callers are remembered for ten minutes."""
+
+COPIES_SECONDS: Final = 1.0
+"""How long replicas are waited for before the call is made again."""
 
 _SCRIPT_WORDS: Final = frozenset(
     {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}
@@ -71,7 +79,8 @@ _ADVICE: Final = {
     "DENIED": "the server is in protected mode: give it a password, or connect from its machine",
     "CLUSTERDOWN": "the cluster is down: try again when all its slots are served",
     "TRYAGAIN": "this queue is moving to another node of its cluster: try again in a moment",
-    "MOVED": "this queue is on another node of its cluster: connect to a server that is no cluster",
+    "ASK": "this queue is moving to another node of a cluster: begin the URL with redis+cluster://",
+    "MOVED": "this queue is on another node of a cluster: begin the URL with redis+cluster://",
 }
 
 
@@ -99,6 +108,18 @@ def read_scan(reply: Any) -> tuple[bytes, set[str]]:
 
 
 INFO: Final = pack(b"INFO")  # All of it: those that are too old take no list of sections.
+PING: Final = pack(b"PING")
+
+
+NO_COPIES: Final = pack(b"WAIT", b"0", b"0")
+
+
+def pack_copies(replicas: int, reply_seconds: float | None) -> bytes:
+    """Return what, after a change, waits a moment until so many replicas have it; b"" for none."""
+    if not replicas:
+        return b""
+    seconds = min(COPIES_SECONDS, (reply_seconds or math.inf) / 2)
+    return pack(b"WAIT", b"%d" % replicas, b"%d" % math.ceil(seconds * 1000))
 
 
 class Packer:
@@ -106,6 +127,7 @@ class Packer:
 
     def __init__(self, queue: str) -> None:
         self._keys = queue_keys(queue)
+        self.slot = slot_of(queue)
         self._wake = self._keys[NAMES.index("wake")]
         self.events = self._keys[NAMES.index("events")]
         self._heads: dict[Script, tuple[int, bytes]] = {}
@@ -214,13 +236,22 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
 
 
 class Tries:
-    """The tries of one call: how long to pause before the next, and when to give up."""
+    """The tries of one call: how long to pause before the next, and when to give up.
+
+    `node` is the one of several servers that a try went to; with one server there is none.
+    """
+
+    retriable: ClassVar[frozenset[str]] = RETRIABLE
 
     def __init__(
         self, server: object, seconds: float, call: Call[Any] | None = None, begun: float = 0
     ) -> None:
         self.first = b""
-        """What to send in front of the call next time."""
+        """What to send in front of the call next time,"""
+        self.ahead = 0
+        """as so many commands,"""
+        self.ask_at: Node | None = None
+        """and to whom, if not to the one whose slot it is."""
         self._begun = begun or time.time()
         self._server = server
         self._until = time.monotonic() + seconds
@@ -230,10 +261,9 @@ class Tries:
         self._unknown = False
         self._said: HoldfastError | None = None
 
-    def after_loss(self, error: OSError, *, sent: bool) -> float:
+    def after_loss(self, error: OSError, *, sent: bool, node: Node | None = None) -> float:  # noqa: ARG002
         """Return seconds to pause after a connection was lost or could not be made."""
-        self.first = b""
-        self._loaded = False  # The next connection may be to a server that starts anew.
+        self.forget_script()  # The next connection may be to a server that starts anew.
         self._unknown = self._unknown or sent
         if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerRefused(
@@ -245,25 +275,48 @@ class Tries:
         closed = isinstance(error, BrokenPipeError | ConnectionResetError)
         return self._pause_or_raise(self._said if closed and self._said else error)
 
-    def after_refusal(self, before: object, reply: hiredis.ReplyError) -> float:
+    def forget_script(self) -> None:
+        """Send nothing in front; the script may be unknown to whom we talk to next."""
+        self.first, self.ahead = b"", 0
+        self._loaded = False
+
+    def after_refusal(
+        self,
+        before: object,
+        reply: hiredis.ReplyError,
+        node: Node | None = None,  # noqa: ARG002
+    ) -> float:
         """Return seconds to pause after an error reply; `before` is the reply to `first`."""
         assert self._call is not None
         if word_of(reply) == "NOSCRIPT" and not self._loaded:
             self._loaded = True
-            self.first = pack(b"SCRIPT", b"LOAD", self._call.script.text)
+            self.first, self.ahead = pack(b"SCRIPT", b"LOAD", self._call.script.text), 1
             return 0
         if self.first and isinstance(before, hiredis.ReplyError):
             reply = before  # The script could not be loaded, and that is why.
-        self.first = b""
+        self.first, self.ahead = b"", 0
         return self._after_no(word_of(reply), refusal(reply, self._call.ids))
 
-    def after_no_entry(self, error: ServerRefused) -> float:
+    def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:  # noqa: ARG002
+        """Return seconds to pause after a change that too few replicas have.
+
+        The call is made again: it is answered the same, and its answer is written once more,
+        so that what is waited for includes it.
+        """
+        self.forget_script()
+        self._unknown = True
+        told = replicas if isinstance(replicas, int) else 0
+        return self._pause_or_raise(
+            ConnectionError(f"only {told} replicas have the change, not {wanted}")
+        )
+
+    def after_no_entry(self, error: ServerRefused, node: Node | None = None) -> float:  # noqa: ARG002
         """Return seconds to pause after a server did not let us in; nothing was sent to it."""
         return self._after_no(error.word, error)
 
     def _after_no(self, word: str, error: HoldfastError) -> float:
         # What the server refused before the script ran says nothing about an earlier try.
-        if word in RETRIABLE or (self._unknown and word not in _SCRIPT_WORDS):
+        if word in self.retriable or (self._unknown and word not in _SCRIPT_WORDS):
             self._said = error
             return self._pause_or_raise(error)
         raise error
@@ -285,6 +338,20 @@ class Tries:
                 "where you add"
             )
         raise ServerUnavailable(f"{self._server}: {describe(trouble)}. {outcome}") from trouble
+
+
+def are_enough(replicas: object, wanted: int) -> bool:
+    """Whether so many replicas have a change, as the server says."""
+    return isinstance(replicas, int) and replicas >= wanted
+
+
+def check_copies(reply: object) -> None:
+    """Refuse a user who may not wait for replicas, before anything is changed."""
+    if isinstance(reply, hiredis.ReplyError) and word_of(reply) == "NOPERM":
+        raise ServerRefused(
+            "this user may not wait for replicas: allow +wait, or take `replicas` out of the URL",
+            "NOPERM",
+        )
 
 
 def describe(error: Exception) -> str:

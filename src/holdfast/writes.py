@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from holdfast import arguments, codec, flows
@@ -31,7 +31,9 @@ class Entering(Protocol):
 
     def entries(self, jobs: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]: ...
 
-    def entry(self, job: NewJob, options: Mapping[str, Any]) -> Entry: ...
+    def entry_of(self, job: NewJob, options: Mapping[str, Any]) -> Entry: ...
+
+    def new_ids(self, options: Mapping[str, Any]) -> Callable[[], str]: ...
 
 
 class WriteAsker:
@@ -66,13 +68,15 @@ class WriteAsker:
 
     def _entries(self, rows: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]:
         [shared] = self._entering.entries([b""], options)
+        make_id = self._entering.new_ids(options)
         for row in rows:
             if isinstance(row, Row) and row.request is not None:
-                yield _part(row, row.request, options)
+                yield _part(row, row.request, make_id(), options)
             elif isinstance(row, NewJob):
-                yield self._entering.entry(row, options)
+                yield self._entering.entry_of(row, options)
             else:
-                yield Entry(new_id(), codec.encode(row), True, shared.priority, b"", shared.options)
+                payload = codec.encode(row)
+                yield Entry(make_id(), payload, True, shared.priority, b"", shared.options)
 
     def _attempt(self, partition: int, attempt: int) -> str:
         return f"{self.name}/{partition}.{attempt}"
@@ -156,7 +160,7 @@ def _staged(winners: Iterable[object]) -> Iterator[Staged]:
         yield one
 
 
-def _part(row: Row, request: str, options: Mapping[str, Any]) -> Entry:
+def _part(row: Row, request: str, id: str, options: Mapping[str, Any]) -> Entry:
     """Return a row that shall be a part. Its id is for when the request is gone by then."""
     if row.id is not None:
         raise InvalidArgument(
@@ -165,7 +169,7 @@ def _part(row: Row, request: str, options: Mapping[str, Any]) -> Entry:
     priority, packed = part_options({**options, **own_options(row)})
     due = b"" if row.delay is None and row.at is None else arguments.due(row.delay, row.at)
     payload = codec.encode(row.data)
-    return Entry(new_id(), payload, True, priority, due, packed, False, request_name(request))
+    return Entry(id, payload, True, priority, due, packed, False, request_name(request))
 
 
 def _attempt_of(staged: Staged) -> str:

@@ -95,7 +95,8 @@ def test_the_options_and_forms_of_a_url_are_those_of_the_code() -> None:
     shown = {word.partition("=")[0] for word in first_cells(section(SERVER, "TLS"))}
     assert shown == set(address._TLS_OPTIONS)
     forms = {word.partition("://")[0] for word in first_cells(section(SERVER, "URLs"))}
-    assert forms == {*address._TCP, "unix", "embedded"}
+    several = {f"redis+{kind}" for kind in address._PORTS if kind}
+    assert forms == {*address._TCP, *several, "unix", "embedded"}
 
 
 def test_the_timeouts_are_those_of_the_code() -> None:

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from conftest import Clock
-from engine_support import CHANGES, Behind, call_of, filled, ids, script_of, take
+from engine_support import CHANGES, Behind, call_of, command_calls, filled, ids, script_of, take
 from holdfast import NewJob, Queue
 from holdfast.engine import calls
 from holdfast.engine.call import Call
@@ -43,6 +43,15 @@ def test_the_same_call_asked_again_is_answered_the_same_and_changes_nothing(
     clock.advance(20)
     assert behind.ask(call, "caller", 7, clock.ms) == first
     assert behind.everything() == before
+
+
+def test_an_answer_that_is_given_again_is_written_again(queue: Queue, behind: Behind) -> None:
+    """As it was, so that who waits for replicas on another connection waits for this one too."""
+    call = call_of(lambda queue: queue.add(b"x", id="a"), queue)
+    behind.ask(call, "caller", 1)
+    written = command_calls(behind.client, "hset")
+    behind.ask(call, "caller", 1)
+    assert command_calls(behind.client, "hset") == written + 1
 
 
 @pytest.mark.parametrize("kind", REPEATED)

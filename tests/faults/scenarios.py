@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from conftest import Clock
 from holdfast import Lease, NewJob, Queue, Row, Staged, Update
-from holdfast.asking import Done, Requeue
+from holdfast.asking import Requeue
 from holdfast.engine import calls, writing
+from holdfast.said import Done
 
 
 @dataclass

@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, cast
 
-from holdfast import AsyncQueue, AsyncReader, AsyncRequest, AsyncServer, AsyncWrite, Queue, Server
+from holdfast import (
+    AsyncQueue,
+    AsyncReader,
+    AsyncRequest,
+    AsyncServer,
+    AsyncShardedQueue,
+    AsyncWrite,
+    Queue,
+    Server,
+    ShardedQueue,
+)
 from holdfast.asking import Requeue
 from holdfast.server import PATIENCE_SECONDS
 
@@ -55,5 +65,22 @@ def open_queue(
         try:
             # It has the methods of a Queue, which a test of the shells' parity makes sure of.
             yield cast("Queue", blocking)
+        finally:
+            blocking.close()
+
+
+@contextmanager
+def open_sharded(
+    shell: Shell, name: str, url: str, *, shards: int, clock: Callable[[], int] | None = None
+) -> Iterator[ShardedQueue]:
+    """A sharded queue of either kind, closed at the end."""
+    if shell == "Queue":
+        with ShardedQueue(name, url, shards=shards, clock=clock) as queue:
+            yield queue
+        return
+    with asyncio.Runner() as runner:
+        blocking = _Blocking(AsyncShardedQueue(name, url, shards=shards, clock=clock), runner)
+        try:
+            yield cast("ShardedQueue", blocking)
         finally:
             blocking.close()

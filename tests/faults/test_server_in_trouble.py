@@ -37,6 +37,7 @@ from holdfast import (
     UnsupportedServer,
     wire,
 )
+from holdfast.topology import RoutedTries
 from proxy import Proxy, cut_reply
 from support import (
     DEADLINE,
@@ -90,13 +91,13 @@ def note_refusals(monkeypatch: pytest.MonkeyPatch, note: Callable[[str], object]
     """Call this with the word of each refusal that a client meets, before it goes on."""
     after_refusal, after_no_entry = wire.Tries.after_refusal, wire.Tries.after_no_entry
 
-    def refused(tries: wire.Tries, before: object, reply: Any) -> float:
+    def refused(tries: wire.Tries, before: object, reply: Any, *node: Any) -> float:
         note(wire.word_of(reply))
-        return after_refusal(tries, before, reply)
+        return after_refusal(tries, before, reply, *node)
 
-    def not_let_in(tries: wire.Tries, error: ServerRefused) -> float:
+    def not_let_in(tries: wire.Tries, error: ServerRefused, *node: Any) -> float:
         note(error.word)
-        return after_no_entry(tries, error)
+        return after_no_entry(tries, error, *node)
 
     monkeypatch.setattr(wire.Tries, "after_refusal", refused)
     monkeypatch.setattr(wire.Tries, "after_no_entry", not_let_in)
@@ -700,7 +701,8 @@ def test_a_cluster_that_is_down_is_waited_for() -> None:
 
 
 def test_all_that_is_waited_for_has_words_that_say_what_to_do() -> None:
-    for word in wire.RETRIABLE | wire.ELSEWHERE | {"MOVED", "NOAUTH", "WRONGPASS", "MISCONF"}:
+    others = {"NOAUTH", "WRONGPASS", "MISCONF"}
+    for word in wire.RETRIABLE | RoutedTries.retriable | wire.ELSEWHERE | others:
         said = "ERR max number of clients reached" if word == "MAXCLIENTS" else f"{word} as it is"
         error = wire.refusal(hiredis.ReplyError(said))
         assert isinstance(error, ServerRefused)

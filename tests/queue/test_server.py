@@ -209,11 +209,11 @@ def test_a_call_made_while_the_server_is_busy_is_answered_afterwards(
         met = []
         after_refusal = wire.Tries.after_refusal
 
-        def free_the_server(tries: wire.Tries, before: object, reply: Any) -> float:
+        def free_the_server(tries: wire.Tries, before: object, reply: Any, *node: Any) -> float:
             met.append(wire.word_of(reply))
             with suppress(redis.ResponseError):  # It may be free already.
                 client.script_kill()
-            return after_refusal(tries, before, reply)
+            return after_refusal(tries, before, reply, *node)
 
         def run_for_ever() -> None:
             with server.client() as other, pytest.raises(redis.RedisError):

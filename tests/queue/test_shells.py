@@ -19,6 +19,7 @@ from holdfast import (
     AsyncReader,
     AsyncRequest,
     AsyncServer,
+    AsyncShardedQueue,
     AsyncWrite,
     Counts,
     HoldfastError,
@@ -33,6 +34,7 @@ from holdfast import (
     Row,
     Schedule,
     Server,
+    ShardedQueue,
     Update,
     WorkerInfo,
     Write,
@@ -44,9 +46,10 @@ HANDLES = [
     (Write, AsyncWrite),
     (Reader, AsyncReader),
     (QueueHandler, AsyncQueueHandler),
+    (ShardedQueue, AsyncShardedQueue),
 ]
 PAIRS = [(Queue, AsyncQueue), *HANDLES, (Server, AsyncServer)]
-NAMED = {"__init__", "request", "write", "reader", "options", "every", "cron"}
+NAMED = {"__init__", "request", "write", "reader", "options", "every", "cron", "forget"}
 """A request, a write or a reader is named, a schedule declared, and nothing is sent."""
 Step = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
 Scenario = Generator[Step, Any, None]

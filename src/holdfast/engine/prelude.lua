@@ -118,7 +118,10 @@ local function begin()
     local answered, start = string.match(last, '^(%d+) %d+ ()')
     answered = tonumber(answered or 0)
     if answered > number then refuse('STALE', 'a later call of this caller was answered') end
-    if answered == number then return cmsgpack.unpack(string.sub(last, start)) end
+    if answered == number then
+      call('HSET', key.calls, caller, last)  -- so that who waits for replicas waits for this answer
+      return cmsgpack.unpack(string.sub(last, start))
+    end
   else
     this.new_caller = true
   end

@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -24,6 +25,7 @@ from holdfast.asking import Asker
 from holdfast.engine.call import Entry
 from holdfast.errors import LeaseLost
 from holdfast.job import Duration, JobOptions, Lease, NewJob
+from holdfast.sharding import Sharding
 from holdfast.worker import frames
 from holdfast.worker.board import Board
 from holdfast.worker.handlers import Handler, Handlers
@@ -95,8 +97,8 @@ def _work(
     handlers: Handlers,
     defaults: Mapping[str, JobOptions | None],
 ) -> Run:
-    control = _Control(given.queue, place, defaults.get(given.queue))
-    handler = handlers.for_lease(given.queue, given.leases[0])
+    control = _Control(given, place, defaults.get(given.queue))
+    handler = handlers.for_lease(control.called, given.leases[0])
     jobs = [_ChildJob(lease, handler, control, n) for n, lease in enumerate(given.leases)]
     work: Run = Batch(jobs) if handler.batch else jobs[0]
     run(work)
@@ -147,20 +149,19 @@ class _ChildJob(RunningJob):
             self._place.line.send(frames.Progress(self.number, *self._progress))
 
 
-class _Queue:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
 class _Control:
     """Stands for the control loop, which is in the worker."""
 
     hooks: Sequence[Hooks] = ()
 
-    def __init__(self, queue: str, place: Place, defaults: JobOptions | None) -> None:
-        self.queue = _Queue(queue)
+    def __init__(self, given: frames.Jobs, place: Place, defaults: JobOptions | None) -> None:
+        self.called = given.queue
         self.place = place
-        self._ask = Asker(lambda: "", defaults, "rank")
+        namer = None
+        if given.shard:
+            self.called, shards, number = given.shard
+            namer = partial(Sharding(self.called, shards).namer_in, number)
+        self._ask = Asker(lambda: "", defaults, "rank", namer)
 
     def extend_now(self, job: _ChildJob, seconds: Duration | None) -> None:
         wanted = arguments.seconds_or_none("seconds", seconds)

@@ -31,6 +31,7 @@ from holdfast.worker.held import Held, pieces
 from holdfast.worker.outcomes import GIVEN_BACK, Answer, spends
 from holdfast.worker.pace import unknown_after
 from holdfast.worker.places import LEND_SECONDS
+from holdfast.worker.queues import called
 from holdfast.worker.reporting import fitting, report, tell
 from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob
 from holdfast.worker.settling import answer_of, settle_of
@@ -67,6 +68,7 @@ class Control:
 
     def __init__(self, queue: Queue, shared: Shared, weight: int = 1) -> None:
         self.queue = queue
+        self.called = called(queue)
         self.hooks = shared.hooks
         self._shared = shared
         self._waiter = Waiter()
@@ -350,7 +352,7 @@ class Control:
 
     def _lease_failed(self, count: int) -> int:
         """Lease failed jobs for their handler; return how many."""
-        if self._shared.handlers.for_failures(self.queue.name) is None:
+        if self._shared.handlers.for_failures(self.called) is None:
             self._ask_failed_at = float("inf")
             return 0
         asked_at = time.monotonic()
@@ -382,7 +384,7 @@ class Control:
         lapses_at = asked_at + self._shared.lease_seconds
         works: dict[Handler, list[RunningJob]] = {}
         for lease in leases:
-            handler = self._shared.handlers.for_lease(self.queue.name, lease)
+            handler = self._shared.handlers.for_lease(self.called, lease)
             kind = AsyncRunningJob if handler.is_async else RunningJob
             job = kind(lease, handler, self, lapses_at)
             works.setdefault(handler, []).append(job)

@@ -23,6 +23,7 @@ class Ear:
 
     def __init__(self, server: Server, packer: wire.Packer) -> None:
         self._server = server
+        self._slot = packer.slot
         self._listen = packer.pack_wait(LISTEN_SECONDS)
         self._link: Link | None = None
         self._until = 0.0
@@ -39,7 +40,7 @@ class Ear:
         if now < self._deaf_until:
             return
         try:
-            self._link = self._link or self._server.connect()
+            self._link = self._link or self._server.connect(self._slot)
             self._link.send(self._listen)
         except (OSError, HoldfastError):
             self._lose()
@@ -61,7 +62,12 @@ class Ear:
             self._lose()
             return True  # Ask: whoever cut the connection may have cut off a wake.
         self.listening = False
-        if wire.word_of(reply):
+        word = wire.word_of(reply)
+        if word in wire.NOT_HERE:
+            self.close()  # The queue has moved: listen there next time, and ask now.
+            self._server.forget(self._slot)
+            return True
+        if word:
             self._lose()  # This user may not listen, or the server is in trouble.
             return False
         return reply is not None
@@ -80,4 +86,5 @@ class Ear:
 
     def _lose(self) -> None:
         self.close()
+        self._server.forget(self._slot)
         self._deaf_until = time.monotonic() + _DEAF_SECONDS

@@ -27,6 +27,8 @@ class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
 
     queue: str
     leases: list[Lease]
+    shard: tuple[str, int, int] | None = None
+    """Of what queue, of how many, which one, where the queue is a shard."""
 
 
 class Answered(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from holdfast.queue import Queue
 from holdfast.worker import settling
 from holdfast.worker.handlers import NOBODY, Handler
 from holdfast.worker.outcomes import Fail, Release, Retry
-from holdfast.worker.queues import own
+from holdfast.worker.queues import called, own
 from holdfast.worker.reporting import report
 from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob, run, run_async
 from holdfast.worker.worker import Worker
@@ -78,7 +78,7 @@ def _works(
     """Yield what is to be run next; settle it when it has run."""
     worker = target if isinstance(target, Worker) else Worker(target)
     worker._prepare()
-    queues = [own(queue, LEASE_SECONDS) for queue in worker._weights]
+    queues = own(worker._weights, LEASE_SECONDS)
     try:
         inlines = [_Inline(queue, worker) for queue in queues]
         for queue in queues:
@@ -121,6 +121,7 @@ class _Inline:
 
     def __init__(self, queue: Queue, worker: Worker) -> None:
         self.queue = queue
+        self.called = called(queue)
         self.hooks = worker._hooks
         self._handlers = worker._handlers
 
@@ -135,11 +136,11 @@ class _Inline:
     def next(self) -> Run | None:
         """Lease what is to run next: one job, or as many as its handler takes at a time."""
         lease = self.queue.lease(LEASE_SECONDS)
-        if lease is None and self._handlers.for_failures(self.queue.name):
+        if lease is None and self._handlers.for_failures(self.called):
             lease = self.queue.lease(LEASE_SECONDS, failed=True)
         if lease is None:
             return None
-        handler = self._handlers.for_lease(self.queue.name, lease)
+        handler = self._handlers.for_lease(self.called, lease)
         if handler is NOBODY:
             self.queue.release(lease)
             named = lease.facts.handler
@@ -155,9 +156,7 @@ class _Inline:
         leases = [first]
         if handler.batch > 1:
             more = self.queue.lease_many(handler.batch - 1, LEASE_SECONDS)
-            same = [
-                one for one in more if self._handlers.for_lease(self.queue.name, one) is handler
-            ]
+            same = [one for one in more if self._handlers.for_lease(self.called, one) is handler]
             self.queue.release_many(one for one in more if one not in same)
             leases += same
         return leases

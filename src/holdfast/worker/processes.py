@@ -26,6 +26,7 @@ from holdfast.worker.crew import Crew
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.nursery import Nursery
 from holdfast.worker.outcomes import Answer, ended, lapsed, timed_out
+from holdfast.worker.queues import shard_of
 from holdfast.worker.running import Run, RunningJob, begin, end, time_allowed
 from holdfast.worker.waiter import Listening, Waiter
 
@@ -137,7 +138,9 @@ class Child:
         """Run it; whatever happens, each job has an answer."""
         self._board.clear(self._slot)
         try:
-            self._line.send(frames.Jobs(work.control.queue.name, [job.lease for job in work.jobs]))
+            queue = work.control.queue
+            leases = [job.lease for job in work.jobs]
+            self._line.send(frames.Jobs(queue.name, leases, shard_of(queue)))
             why = self._attend(work)
         except (OSError, frames.Garbled):
             why = "it broke the connection to the worker"

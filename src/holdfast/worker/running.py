@@ -82,7 +82,7 @@ class RunningJob:
     @property
     def queue(self) -> str:
         """The name of the queue."""
-        return self.control.queue.name
+        return self.control.called
 
     @property
     def token(self) -> str:

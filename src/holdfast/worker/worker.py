@@ -23,7 +23,7 @@ from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
 from holdfast.worker.processes import Limits, Processes
-from holdfast.worker.queues import greet, own, weighted
+from holdfast.worker.queues import called, greet, own, weighted
 from holdfast.worker.shared import Shared
 from holdfast.worker.signals import Asked, heeded
 
@@ -43,7 +43,7 @@ class Worker:
     """Runs the jobs of queues. What it holds when it dies goes to others when its leases lapse.
 
     queues       a queue, several, or a mapping of queues to weights: how often each has its turn
-                 while all have work
+                 while all have work. The shards of a sharded queue are as many queues
     strict       instead of turns: the first queue that has work
     concurrency  how many handlers run at a time; by default 16 threads, 100 coroutines, or a
                  process per core. "auto", or `Auto(least, most)`, follows the load: more while work
@@ -106,8 +106,7 @@ class Worker:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        names = ", ".join(queue.name for queue in self._weights)
-        return f"Worker({names})"
+        return f"Worker({', '.join(self._names())})"
 
     # ------------------------------------------------------------------- handlers
 
@@ -198,12 +197,16 @@ class Worker:
             )
 
     def _check_queue(self, queue: str) -> None:
-        names = [one.name for one in self._weights]
+        names = self._names()
         if queue not in names:
             raise InvalidArgument(
                 f"queue must be one of this worker's, {', '.join(sorted(names))}, "
                 f"not {arguments.shown(queue)}"
             )
+
+    def _names(self) -> list[str]:
+        """Return what its queues are called, each once."""
+        return list(dict.fromkeys(map(called, self._weights)))
 
     # ------------------------------------------------------------------------ run
 
@@ -247,7 +250,7 @@ class Worker:
     def _prepare(self) -> None:
         """Refuse at once what cannot be: without a handler, or a server that will not have us."""
         for queue in self._weights:
-            self._handlers.adopt(queue.name, queue.handlers.values())
+            self._handlers.adopt(called(queue), queue.handlers.values())
         if not self._handlers:
             raise InvalidArgument(
                 "the worker has no handler: register one with @worker.handler or @queue.handler"
@@ -267,7 +270,7 @@ class Worker:
             least, most = self._bounds
             first = min(most, max(least, math.ceil(processors())))
             pace = Pace(first, self._ahead, self._handlers.at_once())
-            queues = [own(queue, self._lease) for queue in self._weights]
+            queues = own(self._weights, self._lease)
             self._shared = Shared(
                 self._handlers,
                 Places(pace.places(), strict=self._strict),
@@ -359,29 +362,32 @@ class Worker:
         self._check_queue(queue)
         seconds = self._seconds(grace)
         with self._lock:
-            self._weights = {q: weight for q, weight in self._weights.items() if q.name != queue}
-            control = self._controls.pop(queue, None)
-        if control:
+            dropped = [one.name for one in self._weights if called(one) == queue]
+            self._weights = {q: w for q, w in self._weights.items() if q.name not in dropped}
+            found = [self._controls.pop(name, None) for name in dropped]
+        controls = [control for control in found if control]
+        for control in controls:
             control.stop(seconds)
+        for control in controls:
             control.wait_to_leave()
             control.queue.close()
 
     def take_up(self, queue: AnyQueue, *, weight: int = 1) -> None:
         """Work on this queue too, from now on."""
-        weighted([queue])
         arguments.whole("weight", weight, 1, 1000)
+        more = dict.fromkeys(weighted([queue]), weight)
         with self._lock:
-            if any(one.name == queue.name for one in self._weights):
+            if {one.name for one in self._weights} & {one.name for one in more}:
                 raise InvalidArgument(f"{queue.name}: the worker works on this queue already")
             if queue.handlers:
                 self._check_registering(None)
                 self._handlers.adopt(queue.name, queue.handlers.values())
-            self._weights[queue] = weight
+            self._weights |= more
             if self._shared is None:
                 return
-            mine = own(queue, self._lease)
-            control = self._controls[queue.name] = Control(mine, self._shared, weight)
-            control.start()
+            for mine in own(more, self._lease):
+                control = self._controls[mine.name] = Control(mine, self._shared, weight)
+                control.start()
 
     def running(self) -> list[RunningJob]:
         """Return the jobs whose handlers run at this moment."""
@@ -391,7 +397,7 @@ class Worker:
         return {
             "host": platform.node(),
             "pid": os.getpid(),
-            "queues": [queue.name for queue in self._weights],
+            "queues": self._names(),
             "handlers": self._handlers.names(),
             "concurrency": concurrency,
             "started_at": time.time(),
