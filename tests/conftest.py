@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
+
+# Before anybody imports them, to see why one of theirs failed; tests import this once more.
+HELPERS = {"faults", "worker.support", "spark.pipeline.support"}
+pytest.register_assert_rewrite(*HELPERS - sys.modules.keys())
 
 from cluster.nodes import Nodes, closing, url_of
 from engine_support import Behind, load_scripts
@@ -18,9 +23,6 @@ from proxy import Proxy
 from support import KINDS, Clock, Kind, TestServer
 
 __all__ = ["Clock"]
-
-# Before anybody imports them, to see why one of theirs failed.
-pytest.register_assert_rewrite("worker.support", "spark.pipeline.support")
 
 _numbers = itertools.count()
 

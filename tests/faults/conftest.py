@@ -6,12 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("faults")  # Before they are imported, to see why one failed.
-
-from faults.shells import Shell  # noqa: E402
-from faults.theatre import QUICKLY, Played, Theatre, open_theatre  # noqa: E402
-from proxy import Proxy  # noqa: E402
-from support import TestServer  # noqa: E402
+from faults.shells import Shell
+from faults.theatre import QUICKLY, Played, Theatre, open_theatre
+from proxy import Proxy
+from support import TestServer
 
 
 @pytest.fixture(scope="session")
