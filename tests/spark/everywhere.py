@@ -2,8 +2,8 @@
 
     python everywhere.py <master, or connect> <url> <folder>
 
-It writes with speculation on and a task that hangs at its first attempt, looks at what it has
-written, reads it as a stream into another queue, and tells what it found as JSON.
+It writes, on a cluster with speculation and a task that hangs at its first attempt, looks at what
+it has written, reads it as a stream into another queue, and tells what it found as JSON.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.spark import prepare, session
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS = 5000
+ROWS = 8000
 
 SPECULATION = {
     "spark.speculation": "true",
@@ -29,6 +29,8 @@ SPECULATION = {
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.25",
     "spark.executor.memory": "512m",
+    # Rows go on to the sink while the task that reads them hangs, not only at its end.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
 }
 
 
@@ -40,17 +42,19 @@ def begin(master: str) -> SparkSession:
 
 
 def main(master: str, url: str, folder: str) -> None:
+    hanging = master.startswith("spark:")  # Elsewhere there is one host, and no double.
+
     def hang(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         yield from batches
         task = TaskContext.get()
-        if master != "connect" and task and task.partitionId() == 3 and task.attemptNumber() == 0:
-            time.sleep(300)  # It is killed when its double, which does not hang, has finished.
+        if hanging and task and task.partitionId() == 3 and task.attemptNumber() == 0:
+            time.sleep(3600)  # It is killed when its double, which does not hang, has finished.
 
     spark = begin(master)
     options = {"url": url, "queue": "in"}
-    table = spark.range(0, ROWS, 1, 4).selectExpr("cast(id as string) value")
+    table = spark.range(0, ROWS, 1, 4).selectExpr("lpad(cast(id as string), 400, '0') value")
     slow = table.mapInArrow(hang, "value string")
     slow.write.format("holdfast").options(**options).mode("append").save()
     looked = spark.read.format("holdfast").options(**options).load().count()
