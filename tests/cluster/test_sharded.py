@@ -622,9 +622,11 @@ def test_what_was_leased_goes_back_when_nobody_waits_for_the_rest(
         async with AsyncShardedQueue(name, cluster.url, shards=16) as queue:
             await queue.add_many([b"x"] * 100)
             slow = cluster.primary_of(queue.shards[8].name)
+            swift = next(s for s in queue.shards if cluster.primary_of(s.name) is not slow)
             slow.freeze()
             task = asyncio.create_task(queue.lease_many(100, 30))
-            await asyncio.sleep(0.3)
+            while not (await swift.counts()).leased:
+                pass
             assert not task.done()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -188,7 +188,8 @@ def test_a_handler_that_blocks_keeps_its_lease(live_queue: Queue) -> None:
 
     def block(job: RunningJob) -> None:
         runs.append(job.lapses)
-        time.sleep(2.5)
+        twice_as_long = job.lapses_at + 2
+        wait_until(lambda: job.lapses_at > twice_as_long, "its lease to be extended")
 
     live_queue.add(b"", id="a")
     with (
