@@ -290,6 +290,18 @@ def test_rows_of_a_request_that_is_gone_are_jobs_of_their_own(queue: Queue, cloc
     ]  # fmt: skip
 
 
+def test_a_row_has_the_id_of_a_part_whose_request_is_forgotten_in_the_same_call(
+    queue: Queue, clock: Clock
+) -> None:
+    with queue.request("r", keep_for=10) as request:
+        request.add(b"part")
+    lease = take(queue)
+    assert queue.complete(lease)
+    committed(queue, [NewJob(b"row", id="r/0")])
+    clock.advance(60)
+    assert payloads(queue) == [b"row"]
+
+
 def test_rows_whose_number_a_foreign_job_has_are_jobs_of_their_own(queue: Queue) -> None:
     queue.add(b"foreign", id="r/1")
     request = queue.request("r")

@@ -127,7 +127,8 @@ end
 local function request_in(id)
   local request, number = string.match(id, '^(.+)/(%d+)$')
   if not request or #number > 14 or is_follow_up(request) then return nil end
-  local record = read_request(call('HGET', key.requests, request))
+  local record = this.met and this.met.records[request]  -- This call may just have forgotten it.
+  if record == nil then record = read_request(call('HGET', key.requests, request)) end
   if not record or record.group == 1 or part_id(request, number) ~= id then return nil end
   local forgotten = record.outcome > 0 and record.walked or 0
   number = tonumber(number)
