@@ -543,6 +543,25 @@ def test_a_child_that_had_much_memory_is_replaced(
     assert second == third
 
 
+def test_what_children_share_with_the_worker_is_not_counted(
+    live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes_module, "LOOK_SECONDS", 0.001)
+    model = bytearray(os.urandom(2**20)) * 400
+
+    def handle(job: RunningJob) -> None:
+        pids.note()
+        assert model[-1] == model[2**20 - 1]
+        looked_at = time.monotonic() + 0.05
+        wait_until(lambda: time.monotonic() > looked_at)
+
+    live_queue.add_many([b"x"] * 3)
+    options: Any = {"executor": "process", "concurrency": 1, "max_megabytes": 300}
+    assert work_off(live_queue, handle, **options)
+    assert len(pids.all()) == 3
+    assert len(set(pids.all())) == 1
+
+
 # ------------------------------------------------------------- who does what it should not
 
 

@@ -53,12 +53,20 @@ class Place:
         self.asking = threading.Lock()
         """Held by who waits for an answer: a handler may have threads."""
         self._pid = os.getpid()
+        self._born_with = _peak_megabytes()
         # A copy would keep the worker from seeing that this process has ended.
         os.register_at_fork(after_in_child=connection.close)
 
     def is_ours(self) -> bool:
         """Tell whether this is the child itself, and not one that its handler forked."""
         return os.getpid() == self._pid
+
+    def grown_by(self) -> float:
+        """Return how much more memory this process had at most than what it was born with.
+
+        That is shared with the others: the program, and what it had loaded.
+        """
+        return _peak_megabytes() - self._born_with
 
 
 def live(place: Place, handlers: Handlers, defaults: Mapping[str, JobOptions | None]) -> None:
@@ -72,7 +80,7 @@ def live(place: Place, handlers: Handlers, defaults: Mapping[str, JobOptions | N
         while True:
             given = place.line.read()
             assert isinstance(given, frames.Jobs)
-            answers = _answers(_work(given, place, handlers, defaults))
+            answers = _answers(_work(given, place, handlers, defaults), place.grown_by())
             if not place.is_ours():
                 os._exit(0)
             try:
@@ -105,12 +113,12 @@ def _work(
     return work
 
 
-def _answers(work: Run) -> frames.Answers:
+def _answers(work: Run, megabytes: float) -> frames.Answers:
     answered = []
     for job in work.jobs:
         assert job.answer is not None
         answered.append(frames.Answered(job.answer, job.follow_ups, _trace(job.raised)))
-    return frames.Answers(answered, _megabytes())
+    return frames.Answers(answered, megabytes)
 
 
 def _trace(raised: BaseException | None) -> str:
@@ -122,8 +130,7 @@ def _trace(raised: BaseException | None) -> str:
         return type(raised).__qualname__
 
 
-def _megabytes() -> float:
-    """Return how much memory this process had at most."""
+def _peak_megabytes() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used / 2**10 if sys.platform == "linux" else used / 2**20
 

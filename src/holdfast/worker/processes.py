@@ -176,8 +176,9 @@ class Child:
             now = time.monotonic()
             if now >= kill_at:
                 return work.jobs[0].told or "its lease is over"
-            if self._limits.megabytes and trees.megabytes(self._pid) > self._limits.megabytes:
-                return f"it had more than {self._limits.megabytes} MB"
+            most = self._limits.megabytes
+            if most and trees.has_more_than(self._pid, most):
+                return f"it had more than {most} MB"
             if now >= over_at:
                 over_at = math.inf
                 for job in work.jobs:

@@ -73,13 +73,32 @@ def below(leader: int, *, only_children: bool = False) -> list[int]:
     return [process.pid for process in found]
 
 
-def megabytes(leader: int) -> float:
-    """Return how much memory a process and all that it started have."""
-    total = 0
-    for pid in (leader, *below(leader)):
-        with suppress(psutil.Error):
-            total += psutil.Process(pid).memory_info().rss
-    return total / 2**20
+def has_more_than(leader: int, megabytes: float) -> bool:
+    """Tell whether a process and all that it started have more memory, not counting what is shared.
+
+    What is shared takes long to tell apart, so that is looked at only where it could matter.
+    """
+    try:
+        first = psutil.Process(leader)
+        processes = [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return False
+    for size in (_with_shared, _own):
+        total = 0
+        for process in processes:
+            with suppress(psutil.Error):
+                total += size(process)
+        if total <= megabytes * 2**20:
+            return False
+    return True
+
+
+def _with_shared(process: psutil.Process) -> int:
+    return int(process.memory_info().rss)
+
+
+def _own(process: psutil.Process) -> int:
+    return int(process.memory_full_info().uss)
 
 
 def _send(pid: int, number: signal.Signals) -> None:

@@ -61,8 +61,8 @@ class Worker:
     With executor="process":
 
     recycle_after  jobs after which a process is replaced by a new one
-    max_megabytes  a process that has more is killed with all that it started, and one that had more
-                   is replaced
+    max_megabytes  a process that has more of its own is killed with all that it started, and one
+                   that had more is replaced
     """
 
     def __init__(
