@@ -8,7 +8,7 @@ KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gri
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test spark kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-peers \
-        bench-growth bench-guard model faults spark-crash massacre chaos cluster-faults mutants lock clean
+        bench-growth bench-guard model faults spark-crash massacre chaos cluster-faults mutants docs lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -95,6 +95,10 @@ cluster-faults: $(READY)   ## the seeds on a cluster; slots moved and primaries 
 
 mutants: $(READY)      ## change the Lua in one place at a time: does a test notice?
 	@$(BIN)/python tools/mutants.py $(ARGS)
+
+docs: $(READY)         ## the site, of docs/ and of the docstrings, in build/site; links and anchors are checked
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --conf-dir docs . build/site
+	@echo "open build/site/index.html"
 
 lock: $(READY)         ## pin the dependencies anew
 	$(BIN)/python -m pip install --quiet uv

@@ -1,21 +1,25 @@
-"""The Markdown pages: their Python blocks, tables, headings and links."""
+"""The Markdown pages: their Python blocks, shell sessions, tables, headings and links."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast import Queue
+from support import DEADLINE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 _FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# ([\w/]+\.py)\n")
+NOT_RUN = "python no-run"
 _ARROW = "# → "
 
 
@@ -31,13 +35,20 @@ class Block:
     code: str
     line: int
 
+    @property
+    def file(self) -> str | None:
+        """The name of the file that it is, where it begins with one."""
+        named = _FILE.match(self.code) if self.info == "python" else None
+        return named[1] if named else None
 
-def blocks(page: Path, info: str) -> list[Block]:
+
+def blocks(page: Path, *infos: str) -> list[Block]:
+    """Return the fenced blocks of these kinds, or of all where none is named."""
     text = page.read_text()
     return [
         Block(found["info"], found["code"], text.count("\n", 0, found.start("code")) + 1)
         for found in _FENCE.finditer(text)
-        if found["info"] == info
+        if not infos or found["info"] in infos
     ]
 
 
@@ -46,12 +57,73 @@ def run(page: Path) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": page.stem}
     try:
         for block in blocks(page, "python"):
-            _run_block(page, block, names)
+            if not block.file:
+                _run_block(page, block, names)
         return names
     finally:
-        for value in names.values():
-            if isinstance(value, Queue):
-                value.close()
+        _close(names)
+
+
+def program_of(page: Path, heading: str) -> tuple[str, str]:
+    """Return the Python under a heading as one program, and what the page says that it prints."""
+    start = page.read_text().index(f"\n## {heading}\n")
+    first = page.read_text().count("\n", 0, start)
+    last = first + section(page, heading).count("\n") + 1
+    under = [block for block in blocks(page, "python", "text") if first < block.line <= last]
+    code, text = ([b.code for b in under if b.info == info] for info in ("python", "text"))
+    return "\n".join(code), "".join(text)
+
+
+def play(page: Path, folder: Path, environment: dict[str, str]) -> int:
+    """Type what a page shows into a shell, in order; return how many commands that were.
+
+    Blocks that are files are written first; other Python blocks run in between, as one program.
+    """
+    names: dict[str, Any] = {"__name__": page.stem}
+    ran = 0
+    try:
+        for block in blocks(page, "python", "console"):
+            if block.file:
+                (folder / block.file).write_text(block.code)
+            elif block.info == "python":
+                _run_block(page, block, names)
+            else:
+                for command, shown in _steps(block):
+                    _type(page, command, shown, folder, environment)
+                    ran += 1
+    finally:
+        _close(names)
+    return ran
+
+
+def _steps(block: Block) -> Iterator[tuple[str, str]]:
+    """Yield each command of a block, and what it is said to write."""
+    for step in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
+        command, _, output = step.partition("\n")
+        yield command, output
+
+
+def _type(page: Path, command: str, shown: str, folder: Path, environment: dict[str, str]) -> None:
+    typed = subprocess.run(
+        ["/bin/bash", "-c", command],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
+    )
+    written = typed.stdout if typed.stdout.endswith("\n") else typed.stdout + "\n"
+    fits = re.fullmatch(re.escape(shown).replace("…", ".*"), written if typed.stdout else "")
+    assert fits, f"{name_of(page)}: {command}\n{typed.stdout}"
+
+
+def _close(names: dict[str, Any]) -> None:
+    for value in names.values():
+        if isinstance(value, Queue):
+            value.close()
 
 
 def _run_block(page: Path, block: Block, names: dict[str, Any]) -> None:
@@ -103,6 +175,11 @@ def rows(text: str) -> Iterator[list[str]]:
     for table in re.findall(r"(?:^\|.*\|$\n?)+", text, re.MULTILINE):
         for line in table.splitlines()[2:]:
             yield [cell.strip() for cell in line.strip("|").split(" |")]
+
+
+def code_of(text: str) -> list[str]:
+    """Return what stands in backticks on one line."""
+    return re.findall(r"`([^`\n]+)`", text)
 
 
 def code_in(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The user that the pages recommend can do what the guide does, and nothing else."""
+"""The user that the pages recommend can do what the reference does, and nothing else."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ def limited_url(
     command_on(client, "ACL", "DELUSER", name)
 
 
-def test_the_documented_user_can_do_what_the_guide_does(limited_url: str) -> None:
+@pytest.mark.parametrize("page", ["queue", "failures", "operating", "errors"])
+def test_the_documented_user_can_do_what_the_reference_does(limited_url: str, page: str) -> None:
     with Queue("emails") as queue:
         queue.delete()
-        run(DOCS / "guide.md")
+        run(DOCS / f"{page}.md")
         assert queue.audit() == []
         queue.delete()
 

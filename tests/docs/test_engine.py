@@ -136,7 +136,7 @@ def test_the_counters_are_the_kinds_of_what_happens_to_jobs() -> None:
 
 def test_the_kinds_of_events_are_those_of_the_code() -> None:
     told = kinds_told()
-    for page, heading in ((PAGE, "Events"), (DOCS / "guide.md", "Events")):
+    for page, heading in ((PAGE, "Events"), (DOCS / "operating.md", "Events")):
         kinds = re.search(r"[Kk]inds(?:: | are )([^.]*)\.", section(page, heading))
         assert kinds
         assert set(code_in(kinds[1])) == told

@@ -1,13 +1,17 @@
-"""docs/spark.md runs, and leaves nothing out."""
+"""docs/spark.md, its how-to and the README run, and the page leaves nothing out."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from inspect import signature
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from docs.pages import DOCS, code_in, rows, run, section
+from docs.pages import DOCS, ROOT, code_in, program_of, rows, run, section
 from holdfast import Queue
 from holdfast.spark import columns, look, options, session, source
 
@@ -26,6 +30,26 @@ def test_the_page_runs_as_one_program(spark: SparkSession) -> None:
         for one in (queue, archive):
             assert one.audit() == []
             one.delete()
+
+
+def test_the_how_to_runs_as_one_program(spark: SparkSession) -> None:
+    with Queue("emails") as queue:
+        names = run(DOCS / "how-to" / "spark.md")
+        shutil.rmtree(names["folder"])
+        assert queue.audit() == []
+        queue.delete()
+
+
+def test_the_readme_runs_as_a_program_of_its_own_and_prints_what_it_says(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    environment.pop("HOLDFAST_URL", None)
+    program, says = program_of(ROOT / "README.md", "Spark")
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    ran = subprocess.run(
+        [sys.executable, file], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, says), ran.stderr
 
 
 def test_every_column_is_in_the_page() -> None:
