@@ -31,6 +31,7 @@ from holdfast.engine.replies import (
     read_facts,
     read_flags,
     read_jobs,
+    read_leases,
     read_problem,
     read_receipts,
     read_record,
@@ -193,16 +194,7 @@ def lease(
 
     def read(reply: list[Any]) -> Granted:
         ids, payloads, facts, completed, wait_ms = reply
-        if facts:
-            leases = [
-                Lease(id.decode(), payload, token, read_facts(fact))
-                for id, payload, fact in zip(ids, payloads, facts, strict=True)
-            ]
-        else:
-            leases = [
-                Lease(id.decode(), payload, token)
-                for id, payload in zip(ids, payloads, strict=True)
-            ]
+        leases = read_leases(token, ids, payloads, facts)
         return Granted(Leases(leases, [FLAG[flag] for flag in completed]), wait_ms / 1000)
 
     def undo(granted: Granted) -> Call[list[bool]] | None:

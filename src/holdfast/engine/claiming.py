@@ -14,7 +14,7 @@ from holdfast.engine.calls import (
     RETURN_CLAIM,
     SETTLE_CLAIMS,
 )
-from holdfast.engine.replies import read_facts
+from holdfast.engine.replies import read_leases
 from holdfast.job import Lease, Opened
 
 
@@ -60,14 +60,8 @@ def read_claim(reader: str, epoch: int, n: int, number: int) -> Call[list[Lease]
     """Return the jobs of one chunk of a claim."""
     token = token_of(reader, n)
 
-    def read(reply: list[Any]) -> list[Lease]:
-        return [
-            Lease(id.decode(), payload, token, read_facts(facts))
-            for id, payload, facts in zip(*reply, strict=True)
-        ]
-
     args = [*_words(reader, epoch, n), b"%d" % number]
-    return _about(reader, n, Call(READ_CLAIM, args, read))
+    return _about(reader, n, Call(READ_CLAIM, args, lambda reply: read_leases(token, *reply)))
 
 
 def renew_claims(reader: str, epoch: int, claim_ms: int) -> Call[int]:

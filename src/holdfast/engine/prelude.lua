@@ -130,8 +130,8 @@ local function begin()
   if not last or a_second_later then
     for _, command in ipairs({
       {'ZADD', key.ready, 0, ''}, {'ZREM', key.ready, ''}, {'ZRANGE', key.ready, 0, 0},
-      {'ZCARD', key.ready}, {'ZSCORE', key.ready, ''}, {'ZPOPMIN', key.ready},
-      {'ZCOUNT', key.ready, 0, 0}, {'ZLEXCOUNT', key.parked, '-', '+'},
+      {'ZCARD', key.ready}, {'ZSCORE', key.ready, ''}, {'ZMSCORE', key.ready, ''},
+      {'ZPOPMIN', key.ready}, {'ZCOUNT', key.ready, 0, 0}, {'ZLEXCOUNT', key.parked, '-', '+'},
       {'HSET', key.jobs, '', ''}, {'HDEL', key.jobs, ''}, {'HMGET', key.jobs, ''},
       {'HGET', key.jobs, ''}, {'HEXISTS', key.jobs, ''}, {'HLEN', key.jobs},
       {'HSTRLEN', key.jobs, ''}, {'HINCRBY', key.meta, '', 1}, {'HRANDFIELD', key.calls, 1},

@@ -1,7 +1,7 @@
 -- read_claim: the jobs of one chunk of a claim; changes nothing
 --
 -- ARGV   time, reader, epoch, number of the claim, number of the chunk
--- reply  ids, payloads, facts ('' for none)
+-- reply  ids, payloads, facts ('' for none; empty when no job has any)
 --
 -- Always the same jobs in the same order, or none: a claim that is over is refused, and so is a
 -- chunk of which somebody took a job away.
@@ -18,10 +18,11 @@ if number >= #sizes_in(kept) then refuse('WRONG', 'there is no such chunk') end
 if number < number_in(kept, 'first') then refuse('SETTLED', 'below settled') end
 local ids, _, claimed = claimed_in(reader, n, number)
 local payloads = #ids > 0 and call('HMGET', key.jobs, unpack(ids)) or {}
-local facts = #ids > 0 and call('HMGET', key.facts, unpack(ids)) or {}
+local facts = {}
+if #ids > 0 and call('HLEN', key.facts) > 0 then facts = call('HMGET', key.facts, unpack(ids)) end
 if #ids == 0 or #ids < claimed then refuse('WRONG', 'a job of the claim was taken away') end
 for i = 1, #ids do
   if not payloads[i] then refuse('WRONG', 'a job of the claim was taken away') end
-  facts[i] = facts[i] or ''
 end
+for i = 1, #facts do facts[i] = facts[i] or '' end
 return {ids, payloads, facts}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.job import NO_FACTS, Facts, Job, Problem, Receipt, State, WorkerInfo
+from holdfast.job import NO_FACTS, Facts, Job, Lease, Problem, Receipt, State, WorkerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +55,20 @@ def read_facts(packed: bytes) -> Facts:
         return _decode_facts(packed) if packed else NO_FACTS
     except msgspec.MsgspecError:
         return NO_FACTS  # Somebody else wrote there: the job is worth more than its facts.
+
+
+def read_leases(
+    token: str, ids: list[bytes], payloads: list[bytes], facts: list[bytes]
+) -> list[Lease]:
+    """Return jobs that were leased under a token. Where no job has facts, `facts` is empty."""
+    if not facts:
+        return [
+            Lease(id.decode(), payload, token) for id, payload in zip(ids, payloads, strict=True)
+        ]
+    return [
+        Lease(id.decode(), payload, token, read_facts(fact))
+        for id, payload, fact in zip(ids, payloads, facts, strict=True)
+    ]
 
 
 def read_problem(id: bytes, what: bytes) -> Problem:

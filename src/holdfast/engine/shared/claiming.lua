@@ -48,9 +48,9 @@ local function claimed_in(reader, n, number)
     call('HGET', key.claims, claim_field(reader, n, number)) or '')
   if not ok or type(ids) ~= 'table' or #ids == 0 then return {}, {}, 0 end
   local mine, holds, presented = {}, {}, claim_token(reader, n) .. ' '
+  local length, leased = #presented, call('ZMSCORE', key.leased, unpack(ids))
   for i, hold in ipairs(call('HMGET', key.holds, unpack(ids))) do
-    if hold and string.sub(hold, 1, #presented) == presented
-      and call('ZSCORE', key.leased, ids[i]) then
+    if hold and leased[i] and string.sub(hold, 1, length) == presented then
       mine[#mine + 1], holds[#holds + 1] = ids[i], hold
     end
   end

@@ -40,13 +40,15 @@ local function held(groups, must_be_leased)
   local n, total = 0, 0
   for _, group in ipairs(groups) do
     local found = call('HMGET', key.holds, unpack(ARGV, group.first, group.last))
+    local leased = must_be_leased
+      and call('ZMSCORE', key.leased, unpack(ARGV, group.first, group.last))
     local presented, before = group.token .. ' ', group.first - 1
     local length = #presented
     for i = 1, #found do
       local id, hold = ARGV[before + i], found[i]
       total = total + 1
       if hold and string.sub(hold, 1, length) == presented and not taken[id]
-        and not (must_be_leased and not call('ZSCORE', key.leased, id)) then
+        and not (leased and not leased[i]) then
         taken[id] = true
         n = n + 1
         ids[n], holds[n], numbers[n], flags[total] = id, hold, total, '1'
