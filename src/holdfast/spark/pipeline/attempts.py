@@ -6,7 +6,8 @@ import logging
 import platform
 import re
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from os import getpid
 from typing import Any, Final
 
@@ -34,21 +35,13 @@ def run_part(spark: SparkSession, files: Files, plan: Plan, some: Slice, job: Ru
     attempt = f"{int(number):05d}.{safe(job.token)}"
     scratch = f"{order.staging}/_piece.{attempt}"
     began = time.time()
-    try:
+    with _tidying(spark, files, order.staging, job, attempt, scratch):
         frame = read(spark, files, plan, some, scratch)
         inputs = frame.inputFiles()
         frame = apply(order.transform, order.params, frame)
         if not transforms.find(order.transform).per_part:
             refuse_shuffle(order.transform, frame, inputs)
         return write(spark, files, order, frame, job, attempt, began)
-    except BaseException:
-        with suppress(Exception):  # What went wrong says more.
-            files.remove(f"{order.staging}/{attempt}")
-        raise
-    finally:
-        with suppress(Exception):
-            files.remove(scratch)
-            files.remove_empty(order.staging)  # Who comes too late may have made it anew.
 
 
 def run_finish(
@@ -60,7 +53,32 @@ def run_finish(
     paths = [for_spark(f"{order.staging}/{done.attempt}") for done in winners]
     frame = spark.read.format(order.output_format).options(**order.output_options).load(paths)
     frame = apply(order.finish, order.finish_params, frame)
-    return write(spark, files, order, frame, job, attempt, time.time())
+    with _tidying(spark, files, order.staging, job, attempt):
+        return write(spark, files, order, frame, job, attempt, time.time())
+
+
+@contextmanager
+def _tidying(
+    spark: SparkSession,
+    files: Files,
+    staging: str,
+    job: RunningJob,
+    attempt: str,
+    scratch: str = "",
+) -> Iterator[None]:
+    """Leave nothing behind of a run that went wrong, or came too late."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # What went wrong says more.
+            stages.ended(spark.sparkContext, group_of(job))  # They write until then.
+            files.remove(f"{staging}/{attempt}")
+        raise
+    finally:
+        with suppress(Exception):
+            if scratch:
+                files.remove(scratch)
+            files.remove_empty(staging)  # Who comes too late may have made it anew.
 
 
 def apply(name: str, params: dict[str, object], frame: DataFrame) -> DataFrame:
@@ -87,10 +105,11 @@ def write(
     attempt: str,
     began: float,
 ) -> Done:
-    """Write a DataFrame into a directory of its own."""
+    """Write a DataFrame into a directory of its own; raises `LeaseLost` when that was too late."""
     target = f"{order.staging}/{attempt}"
     writer = frame.write.format(order.output_format).options(**order.output_options)
     writer.save(f"file:{target}" if target.startswith("/") else target)
+    job.extend()
     names = [name for name in files.names(target) if name[0] not in "._"]
     seen = stages.rows(spark.sparkContext, group_of(job))
     return Done(

@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from holdfast import Queue
-from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost
 from holdfast.progress import Part
 from holdfast.spark.pipeline import stages
 from holdfast.spark.pipeline.attempts import group_of, is_lost, reason, run_finish, run_part
@@ -57,7 +57,8 @@ class Duties:
             except (Fail, Retry, Release):
                 raise
             except Exception as error:
-                if job.cancelled:  # Whatever was ended for that reason.
+                # Whatever was ended for that reason.
+                if job.cancelled or isinstance(error, LeaseLost):
                     raise Release from error
                 if is_lost(error, self._spark):
                     self.lost = reason(error)
