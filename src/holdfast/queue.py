@@ -101,9 +101,9 @@ class Queue:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
 
-    def _run(self, call: Call[T]) -> T:
+    def _run(self, call: Call[T], meanwhile: Callable[[], None] | None = None) -> T:
         now = b"%d" % self.clock() if self.clock else b""
-        return self.server.run(self._packer, call, now)
+        return self.server.run(self._packer, call, now, meanwhile)
 
     def _drive(self, flow: Flow[T]) -> T:
         try:

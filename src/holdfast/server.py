@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -233,10 +233,17 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({str(self.address)!r})"
 
-    def run(self, packer: wire.Packer, call: Call[T], now: bytes = b"") -> T:
+    def run(
+        self,
+        packer: wire.Packer,
+        call: Call[T],
+        now: bytes = b"",
+        meanwhile: Callable[[], None] | None = None,
+    ) -> T:
         """Carry a call to the server and bring back what it answers.
 
-        Goes on trying for `patience` seconds, then raises `ServerUnavailable`.
+        Goes on trying for `patience` seconds, then raises `ServerUnavailable`. `meanwhile` is
+        called while the server works, once; not at all when nothing could be sent.
         """
         caller = self.incarnation.take_caller()
         caller.number += 1
@@ -263,7 +270,11 @@ class Server:
                     if first:
                         before, reply = link.ask_both(first, packed, wait, ahead)
                     else:
-                        before, reply = None, link.ask(packed)
+                        link.send(packed)
+                        if meanwhile is not None:
+                            other, meanwhile = meanwhile, None
+                            other()
+                        before, reply = None, link.read()
                     replicas = link.read() if copied else 0
                     clean = True
                 except OSError as error:

@@ -30,6 +30,7 @@ from holdfast import (
     wire,
 )
 from holdfast.address import Address
+from holdfast.engine import calls
 from holdfast.health import read_health
 from holdfast.wire import check_health
 from support import DEADLINE, TestServer, command_on, kill_connections, wait_until, with_login
@@ -167,6 +168,29 @@ def test_a_connection_killed_while_the_client_sleeps_is_replaced(
 
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+def test_something_else_is_done_once_while_a_call_is_under_way(
+    queue: Queue, client: redis.Redis
+) -> None:
+    queue.add(b"x")
+    done = []
+
+    def meanwhile() -> None:
+        done.append(queue.name)
+        kill_connections(client)  # So it is sent again.
+
+    assert queue._run(calls.counts(), meanwhile).ready == 1
+    assert done == [queue.name]
+
+
+def test_nothing_else_is_done_where_a_call_cannot_be_sent(own: TestServer) -> None:
+    done: list[bool] = []
+    with Queue("q", Server("redis://127.0.0.1:1", patience=0)) as queue:
+        with pytest.raises(ServerUnavailable):
+            queue._run(calls.counts(), lambda: done.append(True))
+        queue.server.close()
+    assert not done
 
 
 def test_a_restart_between_two_calls_loses_nothing() -> None:

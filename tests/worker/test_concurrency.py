@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import redis
 
 from engine_support import command_calls
-from holdfast import NewJob, Queue, RunningJob, Worker
+from holdfast import NewJob, Queue, RunningJob, Server, Worker
+from holdfast.engine.call import Call
+from holdfast.wire import Packer
 from support import wait_until
 from worker.support import (
     Gate,
@@ -193,3 +196,38 @@ def test_what_is_given_back_unbegun_costs_nothing(
         gate.open.set()
         wait_until(lambda: is_done(live_queue), "all")
     assert attempts == [(0, 0)] * 101
+
+
+def test_what_was_leased_begins_while_the_next_call_is_under_way(
+    live_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    granted: list[str] = []
+    overlapped: list[int] = []
+    original = Server.run
+
+    def run(
+        self: Server,
+        packer: Packer,
+        call: Call[Any],
+        now: bytes = b"",
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Any:
+        if meanwhile is None:
+            return original(self, packer, call, now)
+        before, at_once = len(granted), len(begun)
+
+        def others() -> None:
+            meanwhile()
+            wait_until(lambda: len(begun) >= before, "all that was leased before to begin")
+            overlapped.append(before - at_once)
+
+        reply = original(self, packer, call, now, others)
+        granted.extend(lease.id for lease in reply.leases)
+        return reply
+
+    live_queue.add_many([b"x"] * 2000)
+    monkeypatch.setattr(Server, "run", run)
+    assert work_off(live_queue, lambda job: begun.append(job.id), concurrency=2)
+    assert len(begun) == 2000
+    assert max(overlapped) > 0

@@ -44,6 +44,12 @@ def test_a_long_run_is_believed_at_once_and_forgotten_slowly() -> None:
     assert learning.places() > 200
 
 
+def test_a_call_leases_half_of_what_is_held_but_as_many_as_can_begin() -> None:
+    assert pace(0.0).per_call() == (4 + MOST_AHEAD) // 2
+    assert pace(60).per_call() == 4
+    assert pace(0.0, most_at_once=100).per_call() == 400
+
+
 def test_nothing_is_leased_ahead_where_nobody_wants_it() -> None:
     assert pace(0.0001, ahead=0).places() == 4
 

@@ -41,6 +41,14 @@ def test_what_is_given_is_taken_once() -> None:
     assert share.take() == 2
 
 
+def test_what_is_not_taken_stays_given() -> None:
+    places = Places(5, strict=False)
+    [share] = shares(places, 1)
+    share.hunger()
+    assert (share.take(3), share.given) == (3, 2)
+    assert (share.take(3), share.given) == (2, 0)
+
+
 def test_nobody_gets_anything_while_nobody_is_hungry() -> None:
     places = Places(3, strict=False)
     one, other = shares(places, 1, 1)

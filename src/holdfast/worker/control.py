@@ -1,7 +1,7 @@
 """The control loop of a worker for one queue: a thread that does all talk with it.
 
     settle   what is finished -> complete / retry / fail / release, riding on the next lease call
-    lease    as many as there are places for
+    lease    as many as there are places for; while the server is at it, hand over what came before
     extend   what is held; who was cancelled, or has lost the lease, is told
     wait     until something is finished, a wake is heard, or something is due
 
@@ -17,6 +17,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast import arguments
@@ -41,7 +42,7 @@ from holdfast.worker.waiter import Waiter
 if TYPE_CHECKING:
     from holdfast.engine.call import Entry
     from holdfast.engine.calls import Granted
-    from holdfast.job import Duration, Lease
+    from holdfast.job import Duration, Lease, Leases
     from holdfast.queue import Queue
     from holdfast.worker.handlers import Handler
     from holdfast.worker.shared import Shared
@@ -63,6 +64,15 @@ LEAVE_WITHIN_SECONDS: Final = 5.0
 """After its time is up a control loop is not waited for longer than this."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a lease call brought, before anything is done about it."""
+
+    leases: Leases
+    completed: Sequence[RunningJob]
+    asked_at: float
+
+
 class Control:
     """Leases jobs of one queue, has them run, and settles them."""
 
@@ -78,6 +88,7 @@ class Control:
         self._returned: deque[Run] = deque()
         self._held = Held(queue, shared)
         self._ticker = Ticker(queue)
+        self._reply: Reply | None = None
         self._unknown: Counter[str] = Counter()
         now = time.monotonic()
         self._ask_at = self._ask_failed_at = self._register_at = now
@@ -186,13 +197,18 @@ class Control:
             self.queue.counts()
             self._answers = True
             self._share.hunger()
+        completed = settling.completed(self._held.unsettled)
+        others = len(completed) < len(self._held.unsettled)
+        if others or self._leave_at is not None or not (completed or self._share.given):
+            self._take_reply()  # No call for leases goes out just now that it could wait for.
         refused = self._settle_others()
         if self._leave_at is None and time.monotonic() >= self._ticker.next_at():
             self._ticker.tick()
             self._share.hunger()
-        self._lease()
+        self._lease(completed)
         now = time.monotonic()
         if now >= self._held.extend_at:
+            self._take_reply()
             self._held.extend()
         if now >= self._register_at:
             self._register()
@@ -205,7 +221,7 @@ class Control:
         self._wait()
 
     def _is_over(self) -> bool:
-        if self._held or self._finished or self._returned:
+        if self._held or self._finished or self._returned or self._reply:
             return False
         if self._leave_at is not None:
             return True
@@ -239,6 +255,9 @@ class Control:
 
     def _wait(self) -> None:
         """Wait until there is something to do."""
+        if self._finished or self._held.unsettled or self._share.given:
+            return
+        self._take_reply()
         if self._is_over():
             return
         places = self._shared.places
@@ -308,7 +327,9 @@ class Control:
         to_the_back = self.queue._ask.to_the_back
         for settlement in settling.others(tuple(self._held.unsettled), to_the_back=to_the_back):
             try:
-                self._settled(settlement.jobs, self.queue._run(settlement.call))
+                with self._held.telling(settlement.jobs):
+                    counted = self.queue._run(settlement.call)
+                self._settled(settlement.jobs, counted)
                 self._share.hunger()  # What came back may be due at once.
             except ServerUnavailable:
                 raise
@@ -328,37 +349,33 @@ class Control:
 
     # ----------------------------------------------------------------------- lease
 
-    def _lease(self) -> None:
+    def _lease(self, completed: Sequence[RunningJob]) -> None:
         """Lease for the free places, and complete what is done in the same call."""
-        completed = settling.completed(self._held.unsettled)
         if completed:
             self._share.hunger()  # A call goes out in any case.
-        count = self._share.take() if self._leave_at is None else 0
+        count = self._share.take(self._shared.pace.per_call()) if self._leave_at is None else 0
         if count and time.monotonic() >= self._ask_failed_at:
             count -= self._lease_failed(count)
         if count > 0:
-            asked_at = time.monotonic()
             granted = self._ask(count, completed)
-            self._settled(completed, granted.leases.completed)
-            self._hand_over(granted.leases, asked_at)
             if len(granted.leases) < min(count, MAX_JOBS):
                 self._share.had_enough()
                 # Where some were granted it is not told when to ask for more.
                 self._ask_at = time.monotonic() + (granted.ask_again or 0.02)
             self._share.free(count - len(granted.leases))
         elif completed:
-            call = calls.complete([settle_of(job) for job in completed])
-            self._settled(completed, self.queue._run(call))
+            with self._held.telling(completed):
+                call = calls.complete([settle_of(job) for job in completed])
+                counted = self.queue._run(call)
+            self._settled(completed, counted)
 
     def _lease_failed(self, count: int) -> int:
         """Lease failed jobs for their handler; return how many."""
         if self._shared.handlers.for_failures(self.called) is None:
             self._ask_failed_at = float("inf")
             return 0
-        asked_at = time.monotonic()
         granted = self._ask(count, (), failed=True)
         self._ask_failed_at = time.monotonic() + (granted.ask_again or 0.02)
-        self._hand_over(granted.leases, asked_at)
         return len(granted.leases)
 
     def _ask(self, count: int, completed: Sequence[RunningJob], *, failed: bool = False) -> Granted:
@@ -370,12 +387,32 @@ class Control:
             failed=failed,
             complete=[settle_of(job) for job in completed],
         )
+        asked_at = time.monotonic()
         try:
-            with self._share.asking_for(count):
-                return self.queue._run(call)
+            with self._held.telling(completed), self._share.asking_for(count):
+                granted = self.queue._run(call, self._meanwhile)
         except BaseException:
             self._share.free(count)
             raise
+        finally:
+            self._take_reply()  # Of the call before: this one may not even have been sent.
+        self._reply = Reply(granted.leases, completed, asked_at)
+        return granted
+
+    def _meanwhile(self) -> None:
+        """Do what need not wait, while the server works: so neither waits for the other."""
+        try:
+            self._take_reply()
+            self._collect()
+        except Exception:  # Nobody but the call that is under way is here to bear it.
+            log.exception("%s: unexpected, the worker goes on", self.queue.name)
+
+    def _take_reply(self) -> None:
+        """Do what a reply is there for: what was completed is settled, what was leased begins."""
+        reply, self._reply = self._reply, None
+        if reply:
+            self._settled(reply.completed, reply.leases.completed)
+            self._hand_over(reply.leases, reply.asked_at)
 
     def _hand_over(self, leases: Sequence[Lease], asked_at: float) -> None:
         """Give jobs to the executors, those of a batch handler together."""

@@ -23,7 +23,7 @@ ExecutorKind = Literal["thread", "process", "async"]
 _FAILURES: Final = object()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Handler:
     """A function that runs jobs, and how."""
 

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine import calls
@@ -31,7 +32,7 @@ class Held:
         self._shared = shared
         self._jobs: dict[RunningJob, None] = {}
         self.unsettled: dict[RunningJob, None] = {}
-        """Those whose run is over."""
+        """Those whose run is over, and of whom no call tells the server yet."""
         self.extend_at = math.inf
 
     def __len__(self) -> int:
@@ -51,9 +52,20 @@ class Held:
         job.answer = answer or job.answer
         self.unsettled[job] = None
 
+    @contextmanager
+    def telling(self, jobs: Sequence[RunningJob]) -> Iterator[None]:
+        """Have the server told how these ended; when that fails they are to be told again."""
+        for job in jobs:
+            del self.unsettled[job]
+        try:
+            yield
+        except BaseException:
+            self.unsettled = dict.fromkeys(jobs) | self.unsettled
+            raise
+
     def settle(self, job: RunningJob) -> None:
         """Hold a job no longer: the server knows how it ended."""
-        del self._jobs[job], self.unsettled[job]
+        del self._jobs[job]
         if not self._jobs:
             self.extend_at = math.inf
 

@@ -44,6 +44,10 @@ class Pace:
         worth = self._ahead / max(self._seconds, 1e-6) - 1
         return self.least + max(0, min(MOST_AHEAD, int(self._concurrency * worth)))
 
+    def per_call(self) -> int:
+        """Return how many jobs to lease in one call: half, so that others run while it is asked."""
+        return max(self.least, self.places() // 2)
+
 
 def extend_every(lease_seconds: float, held: int) -> float:
     """Return how often to extend: each time tells also who was cancelled, so once a second.

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from holdfast.engine.script import MAX_JOBS
+
 LEND_SECONDS: Final = 1.0
 """A queue that does not hear from its server for so long does not need its places."""
 
@@ -33,10 +35,11 @@ class Share:
         self.lent = 0
         """and those that were lent to others meanwhile."""
 
-    def take(self) -> int:
+    def take(self, most: int = MAX_JOBS) -> int:
         """Return how many places there are for this queue now: it has them until it frees them."""
         with self._places.lock:
-            taken, self.given = self.given, 0
+            taken = min(self.given, most)
+            self.given -= taken
             return taken
 
     @contextmanager
