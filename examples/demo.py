@@ -92,6 +92,7 @@ def nothing_left() -> Iterator[None]:
     try:
         yield
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Who is impatient must not stop this.
         started = psutil.Process().children(recursive=True)
         for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
