@@ -14,7 +14,7 @@ import msgspec
 import redis
 
 from holdfast import Lease, NewJob, Queue, Request, Row, ServerRefused, Staged
-from holdfast.engine import calls, claiming, writing
+from holdfast.engine import calls, claiming, requesting, scripts, writing
 from holdfast.engine.call import Call, Entry, Failure
 from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
 from holdfast.engine.script import Script
@@ -92,8 +92,8 @@ class Behind:
 
 def load_scripts(client: redis.Redis) -> None:
     """Let a server have every script, so that a call is one request."""
-    if not all(client.script_exists(*(script.sha.decode() for script in calls.SCRIPTS))):
-        for script in calls.SCRIPTS:
+    if not all(client.script_exists(*(script.sha.decode() for script in scripts.SCRIPTS))):
+        for script in scripts.SCRIPTS:
             client.script_load(script.text)
 
 
@@ -494,29 +494,29 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     "register": lambda queue, held: queue.register(queues=["some"]),
     "tidy": lambda queue, held: queue.tidy(force=True, failed_longer_than=0),
     "repair": lambda queue, held: queue.repair(),
-    "recount": lambda queue, held: queue._run(calls.recount(held.stamp, _COUNTED)),
+    "recount": lambda queue, held: queue._run(requesting.recount(held.stamp, _COUNTED)),
     "open_request": lambda queue, held: queue._run(
-        calls.open_request("new", limit=1, open_for_ms=500, follow_up=_FOLLOW_UP)
+        requesting.open_request("new", limit=1, open_for_ms=500, follow_up=_FOLLOW_UP)
     ),
     "open_request_again": lambda queue, held: queue._run(
-        calls.open_request("all", open_for_ms=500)
+        requesting.open_request("all", open_for_ms=500)
     ),
-    "add_parts": lambda queue, held: queue._run(calls.add_parts("open", 1, [b"x"] * 9)),
+    "add_parts": lambda queue, held: queue._run(requesting.add_parts("open", 1, [b"x"] * 9)),
     "add_first_parts": lambda queue, held: queue._run(
-        calls.add_parts("done", None, [b"x" * 100], options=pack(handler="h"))
+        requesting.add_parts("done", None, [b"x" * 100], options=pack(handler="h"))
     ),
     "add_parts_later": lambda queue, held: queue._run(
-        calls.add_parts("all", None, [b"x"] * 2, priority=90, due=b"+500")
+        requesting.add_parts("all", None, [b"x"] * 2, priority=90, due=b"+500")
     ),
-    "seal": lambda queue, held: queue._run(calls.change_request("done", seal=True)),
-    "stop": lambda queue, held: queue._run(calls.change_request("all", cancel=True)),
-    "stop_at_once": lambda queue, held: queue._run(calls.change_request("open", cancel=True)),
-    "set_limit": lambda queue, held: queue._run(calls.change_request("all", limit=b"9")),
+    "seal": lambda queue, held: queue._run(requesting.change_request("done", seal=True)),
+    "stop": lambda queue, held: queue._run(requesting.change_request("all", cancel=True)),
+    "stop_at_once": lambda queue, held: queue._run(requesting.change_request("open", cancel=True)),
+    "set_limit": lambda queue, held: queue._run(requesting.change_request("all", limit=b"9")),
     "set_no_limit": lambda queue, held: queue._run(
-        calls.change_request("full", limit=b"-", group=True)
+        requesting.change_request("full", limit=b"-", group=True)
     ),
-    "hold_up": lambda queue, held: queue._run(calls.change_request("open", limit=b"0")),
-    "set_priority": lambda queue, held: queue._run(calls.change_request("open", priority=99)),
+    "hold_up": lambda queue, held: queue._run(requesting.change_request("open", limit=b"0")),
+    "set_priority": lambda queue, held: queue._run(requesting.change_request("open", priority=99)),
     "stage": lambda queue, held: queue.write("new").stage(_NEW, partition=0, attempt=0),
     "adopt": lambda queue, held: queue._run(
         writing.adopt(

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.engine.calls import SCRIPTS
 from holdfast.engine.script import SHARED, assemble, functions_in, read
+from holdfast.engine.scripts import SCRIPTS
 
 BUILD = Path(__file__).parents[1] / "build" / "lua"
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from holdfast.engine.calls import SCRIPTS
 from holdfast.engine.script import BOUNDS, assemble, functions_in
+from holdfast.engine.scripts import SCRIPTS
 
 ROOT: Final = Path(__file__).parents[1]
 ENGINE: Final = Path("src/holdfast/engine")

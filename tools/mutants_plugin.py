@@ -18,7 +18,7 @@ import pytest
 from hypothesis import Phase, stateful
 
 import holdfast
-from holdfast.engine.calls import SCRIPTS
+from holdfast.engine.scripts import SCRIPTS
 
 MODEL = "tests/model/"
 BY_FILE, BY_PARAMETERS, GENERAL, FAR = range(4)

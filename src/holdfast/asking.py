@@ -16,8 +16,9 @@ from holdfast.backoff import retry_ms
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Entry, Settle
-from holdfast.engine.calls import Found, Granted
+from holdfast.engine.calls import Granted
 from holdfast.engine.replies import Shown
+from holdfast.engine.requesting import Found
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.explaining import outcome_of

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec.structs import astuple, replace
 
-from holdfast.engine import calls, writing
+from holdfast.engine import calls, requesting, writing
 from holdfast.engine.call import Call, Entry, Settle
 from holdfast.engine.calls import Granted
 from holdfast.engine.replies import Record
@@ -187,7 +187,7 @@ def repair() -> Flow[list[Problem]]:
             wrong = yield from _count_endings(looked)
         if not wrong:
             break
-        if looked.still and (yield calls.recount(looked.last.stamp, wrong)):
+        if looked.still and (yield requesting.recount(looked.last.stamp, wrong)):
             done += [Problem(owner, "counted anew") for owner in wrong]
     return done
 
@@ -198,7 +198,7 @@ def _count_endings(looked: _Looked) -> Flow[dict[str, _Counted]]:
     for owner, record in looked.records.items():
         handled = cancelled = results = first = 0
         while not record.group and len(wrong) < MAX_JOBS:
-            found: calls.PartsFound = yield calls.parts(owner, first)
+            found: requesting.PartsFound = yield requesting.parts(owner, first)
             for letter, facts, result in found.parts:
                 handled += not letter and facts.outcome == "failed"
                 cancelled += not letter and facts.outcome == "cancelled"

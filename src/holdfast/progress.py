@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from holdfast import codec
-from holdfast.engine.calls import Found
 from holdfast.engine.replies import ENDINGS
+from holdfast.engine.requesting import Found
 from holdfast.job import Facts
 
 RequestState: TypeAlias = Literal["open", "sealed", "stopping", "completed", "failed", "cancelled"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from holdfast import arguments, codec, flows
-from holdfast.engine import calls
+from holdfast.engine import requesting
 from holdfast.engine.call import Call, Entry
-from holdfast.engine.calls import Found, PartsFound, PartsSent
+from holdfast.engine.requesting import Found, PartsFound, PartsSent
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS, MAX_REQUEST_BYTES
 from holdfast.errors import HoldfastError, InvalidArgument, JobNotFound, WrongState
 from holdfast.flows import Flow
@@ -76,7 +76,7 @@ class RequestAsker:
             return total
 
         return _then(
-            calls.open_request(
+            requesting.open_request(
                 self.id,
                 priority=priority,
                 limit=limit,
@@ -132,32 +132,34 @@ class RequestAsker:
             return sent
 
         return lambda first, payloads: _then(
-            calls.add_parts(self.id, first, payloads, priority=priority, due=due, options=packed),
+            requesting.add_parts(
+                self.id, first, payloads, priority=priority, due=due, options=packed
+            ),
             check,
         )
 
     # ---------------------------------------------------------------- manage
 
     def seal(self) -> Call[None]:
-        return self._change("seal", calls.change_request(self.id, seal=True))
+        return self._change("seal", requesting.change_request(self.id, seal=True))
 
     def cancel(self) -> Flow[bool]:
-        letter, waiting = yield calls.change_request(self.id, cancel=True)
+        letter, waiting = yield requesting.change_request(self.id, cancel=True)
         if letter in ("0", "g"):
             raise _closed(self.id, letter)
         cancelled: bool = letter == "1"
         while waiting:
-            _, left = yield calls.change_request(self.id, cancel=True)
+            _, left = yield requesting.change_request(self.id, cancel=True)
             if left >= waiting:
                 break  # Somebody else's part of the work: whoever leases goes on with it.
             waiting = left
         return cancelled
 
     def set_limit(self, limit: int | None) -> Call[None]:
-        return self._change("limit", calls.change_request(self.id, limit=limit_words(limit)))
+        return self._change("limit", requesting.change_request(self.id, limit=limit_words(limit)))
 
     def set_priority(self, priority: int) -> Call[None]:
-        call = calls.change_request(self.id, priority=arguments.priority(priority))
+        call = requesting.change_request(self.id, priority=arguments.priority(priority))
         return self._change("priority", call)
 
     def _change(self, what: str, call: Call[tuple[str, int]]) -> Call[None]:
@@ -176,7 +178,7 @@ class RequestAsker:
                 raise _not_found(self.id)
             return status_of(found[0])
 
-        return _then(calls.requests(self.id), read)
+        return _then(requesting.requests(self.id), read)
 
     def parts(self, first: int, count: int) -> Call[list[Part]]:
         arguments.whole("first", first, 0, 2**53 - 1)
@@ -186,7 +188,7 @@ class RequestAsker:
                 raise _not_found(self.id)
             return [part_of(self.id, first + i, *part) for i, part in enumerate(found.parts)]
 
-        return _then(calls.parts(self.id, first, count), read)
+        return _then(requesting.parts(self.id, first, count), read)
 
 
 def request_name(id: object) -> str:
@@ -216,7 +218,7 @@ def set_group_limit(group: str, limit: int | None) -> Call[None]:
     """Give a group another limit."""
     utf8_name("group", group)
     arguments.group(group)
-    call = calls.change_request(group, limit=limit_words(limit), group=True)
+    call = requesting.change_request(group, limit=limit_words(limit), group=True)
 
     def check(answer: tuple[str, int]) -> None:
         if answer[0] != "1":
@@ -237,7 +239,7 @@ def walk() -> Flow[list[Found]]:
     position = 0
     while True:
         some: list[Found]
-        some, position = yield calls.some_requests(position)
+        some, position = yield requesting.some_requests(position)
         found |= {one.name: one for one in some}
         if not position:
             return list(found.values())

@@ -14,8 +14,8 @@ from msgspec.structs import astuple, replace
 from holdfast import arguments, flows
 from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
-from holdfast.engine.calls import Found
 from holdfast.engine.replies import Shown
+from holdfast.engine.requesting import Found
 from holdfast.engine.script import MAX_JOBS
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.flows import Flow

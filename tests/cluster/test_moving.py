@@ -20,7 +20,7 @@ from holdfast import (
     ServerUnavailable,
     Worker,
 )
-from holdfast.engine import calls
+from holdfast.engine import scripts
 from holdfast.keys import NAMES, queue_keys, slot_of
 from support import DEADLINE, SLOTS, command_on, wait_until
 from worker.support import at_work
@@ -107,7 +107,7 @@ def test_a_queue_that_moved_is_followed_and_brings_its_scripts(
     move(cluster, queue.name, cluster.elsewhere(queue.name))
     assert cluster.primary_of(queue.name) is not before
     assert queue.complete(lease, b"result")
-    assert knows(cluster.primary_of(queue.name), calls.COMPLETE.sha) == [True]
+    assert knows(cluster.primary_of(queue.name), scripts.COMPLETE.sha) == [True]
     outcome = queue.result(lease.id)
     assert outcome
     assert outcome.result == b"result"
@@ -226,7 +226,7 @@ def test_one_who_was_sent_on_brings_the_script_along(
 
     cluster.move(queue.name, target, between=call)
     assert answers == [1]
-    assert knows(source, calls.COUNTS.sha) == [False]
+    assert knows(source, scripts.COUNTS.sha) == [False]
     with target.client() as client:
         client.unlink(*keys.values())
 

@@ -11,7 +11,7 @@ import redis
 
 from docs.pages import DOCS, ROOT, run
 from holdfast import Queue, ServerRefused
-from holdfast.engine import calls
+from holdfast.engine import scripts
 from support import TestServer, command_on
 
 SERVER_PAGE, SECURITY = DOCS / "server.md", ROOT / "SECURITY.md"
@@ -67,7 +67,7 @@ def test_the_documented_user_can_do_nothing_else(limited_url: str, client: redis
 
 
 def test_the_line_has_the_commands_that_the_scripts_use_and_no_more() -> None:
-    lua = "".join(path.read_text() for path in Path(calls.__file__).parent.rglob("*.lua"))
+    lua = "".join(path.read_text() for path in Path(scripts.__file__).parent.rglob("*.lua"))
     sent = {"evalsha", "script|load", "blpop", "subscribe"}
     used = {command.lower() for command in re.findall(r"call\('([A-Z]+)'", lua)}
     rules = documented().split()

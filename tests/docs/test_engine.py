@@ -14,18 +14,18 @@ from conftest import Clock
 from docs.pages import DOCS, ROOT, blocks, code_in, rows, section
 from engine_support import Behind, take
 from holdfast import Queue, keys
-from holdfast.engine import calls
+from holdfast.engine import scripts
 from holdfast.engine.replies import Record
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.job import Facts
 
 PAGE = DOCS / "engine.md"
-ENGINE = Path(calls.__file__).parent
+ENGINE = Path(scripts.__file__).parent
 LUA = {
     path.relative_to(ENGINE).with_suffix("").as_posix(): path.read_text()
     for path in ENGINE.rglob("*.lua")
 }
-TRANSITIONS = sorted({script.name for script in calls.SCRIPTS})
+TRANSITIONS = sorted({script.name for script in scripts.SCRIPTS})
 
 
 def table(heading: str) -> list[list[str]]:
@@ -71,7 +71,7 @@ def test_every_script_is_shown_with_its_flags() -> None:
         (code_in(script)[0], " ".join(code_in(flags)))
         for script, flags, _ in table("How a script is put together")
     ]
-    assert sorted(shown) == sorted((script.name, script.flags) for script in calls.SCRIPTS)
+    assert sorted(shown) == sorted((script.name, script.flags) for script in scripts.SCRIPTS)
 
 
 # ---------------------------------------------------------------------- what is stored

@@ -14,7 +14,7 @@ import redis
 from conftest import Clock
 from engine_support import CHANGES, Behind, Held, command_calls, filled, refused
 from holdfast import Queue, Server, ServerRefused
-from holdfast.engine import calls
+from holdfast.engine import scripts
 from support import TestServer, command_on, with_login
 
 pytestmark = pytest.mark.grid  # Each test makes a user of its own.
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.grid  # Each test makes a user of its own.
 AsUser = Callable[..., Queue]
 _users = itertools.count()
 
-LUA = "".join(path.read_text() for path in Path(calls.__file__).parent.rglob("*.lua"))
+LUA = "".join(path.read_text() for path in Path(scripts.__file__).parent.rglob("*.lua"))
 INNER = sorted(set(re.findall(r"\bcall\('([A-Z]+)'", LUA)))
 CALLS: dict[str, Callable[[Queue, Held], object]] = {
     **CHANGES,

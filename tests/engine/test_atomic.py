@@ -20,7 +20,7 @@ from engine_support import (
     script_of,
 )
 from holdfast import Fenced, Queue, WrongState
-from holdfast.engine.calls import SCRIPTS
+from holdfast.engine.scripts import SCRIPTS
 from holdfast.keys import NAMES
 
 # In a populated queue each of these calls writes to all of these keys.

@@ -10,9 +10,9 @@ import redis
 from conftest import Clock
 from engine_support import CHANGES, Behind, call_of, command_calls, filled, ids, script_of, take
 from holdfast import NewJob, Queue
-from holdfast.engine import calls
+from holdfast.engine import calls, scripts
 from holdfast.engine.call import Call
-from holdfast.engine.calls import SCRIPTS
+from holdfast.engine.scripts import SCRIPTS
 
 REPEATED = [kind for kind in CHANGES if kind != "delete"]
 
@@ -28,7 +28,7 @@ def test_every_changing_transition_is_asked_again_here(
 ) -> None:
     held = filled(behind, clock)
     asked = {script_of(kind, queue, held) for kind in REPEATED}
-    assert asked == {script for script in SCRIPTS if script.changes} - {calls.DELETE}
+    assert asked == {script for script in SCRIPTS if script.changes} - {scripts.DELETE}
 
 
 @pytest.mark.parametrize("kind", REPEATED)

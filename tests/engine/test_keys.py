@@ -7,18 +7,18 @@ import pytest
 
 from engine_support import words
 from holdfast import InvalidArgument
-from holdfast.engine import calls
+from holdfast.engine import scripts
 from holdfast.engine.call import Call
-from holdfast.engine.calls import LEASE, PAUSE, SCRIPTS
+from holdfast.engine.scripts import LEASE, PAUSE, SCRIPTS
 from holdfast.keys import NAMES, queue_keys
 from holdfast.wire import Packer
 
-ENGINE = Path(calls.__file__).parent
+ENGINE = Path(scripts.__file__).parent
 LUA = {
     path.relative_to(ENGINE).with_suffix("").as_posix(): re.sub(r"--.*", "", path.read_text())
     for path in ENGINE.rglob("*.lua")
 }
-TRANSITIONS = sorted({script.name for script in calls.SCRIPTS})
+TRANSITIONS = sorted({script.name for script in scripts.SCRIPTS})
 # A key is named, or is what a loop took out of a list of named ones.
 KEY = (
     r"(?:[\w.]+ and key\.\w+ or )?key\.\w+|(?:SETS|(?:SET|HASH)_KEYS)\[[\w.]+\]|set|set_key|hash"

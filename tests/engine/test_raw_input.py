@@ -13,10 +13,10 @@ import redis
 from engine_support import Behind, call_of, pack
 from holdfast import Lease, NewJob, Queue
 from holdfast.codec import MAX_PAYLOAD_BYTES
-from holdfast.engine import calls, claiming, writing
+from holdfast.engine import calls, claiming, requesting, writing
 from holdfast.engine.call import Call, Entry, Failure
-from holdfast.engine.calls import SCRIPTS
 from holdfast.engine.script import Script
+from holdfast.engine.scripts import SCRIPTS
 
 pytestmark = pytest.mark.grid  # Scripts are run around the queue, and so around its user.
 
@@ -52,9 +52,9 @@ RAW: dict[str, Callable[[Queue], object]] = {
     "register": lambda q: q.register(alive_for=7),
     "tidy": lambda q: q._run(calls.tidy(failed_for_ms=7000)),
     "repair": lambda q: q._run(calls.repair((2, b"7000"))),
-    "recount": lambda q: q._run(calls.recount(b"", {"r": (7,) * 7, "s": (7,) * 7})),
+    "recount": lambda q: q._run(requesting.recount(b"", {"r": (7,) * 7, "s": (7,) * 7})),
     "open_request": lambda q: q._run(
-        calls.open_request(
+        requesting.open_request(
             "r",
             priority=7,
             limit=7000,
@@ -63,8 +63,8 @@ RAW: dict[str, Callable[[Queue], object]] = {
             follow_up=_entry("-", priority=7),
         )
     ),
-    "add_parts": lambda q: q._run(calls.add_parts("r", 7000, [b"x"], priority=7)),
-    "change_request": lambda q: q._run(calls.change_request("r", limit=b"7000", priority=99)),
+    "add_parts": lambda q: q._run(requesting.add_parts("r", 7000, [b"x"], priority=7)),
+    "change_request": lambda q: q._run(requesting.change_request("r", limit=b"7000", priority=99)),
     "stage": lambda q: q.write("w").stage(
         [NewJob(b"x", id="a", priority=7)], partition=0, attempt=0, keep_for=7
     ),
@@ -83,8 +83,8 @@ RAW: dict[str, Callable[[Queue], object]] = {
     "show": lambda q: q.show("a"),
     "peek": lambda q: q.peek(7, first=7),
     "audit": lambda q: q.audit(),
-    "requests": lambda q: q._run(calls.some_requests(7000, 7)),
-    "parts": lambda q: q._run(calls.parts("r", 7, 7)),
+    "requests": lambda q: q._run(requesting.some_requests(7000, 7)),
+    "parts": lambda q: q._run(requesting.parts("r", 7, 7)),
 }
 
 

@@ -10,12 +10,12 @@ import redis
 
 from engine_support import Behind, command_calls
 from holdfast import Queue, Server
-from holdfast.engine import calls
+from holdfast.engine import calls, scripts
 from support import TestServer, command_on, with_login
 
 pytestmark = pytest.mark.grid
 
-ENGINE = Path(calls.__file__).parent
+ENGINE = Path(scripts.__file__).parent
 RIGHTS = (ENGINE / "rights.lua").read_text()
 
 
@@ -37,7 +37,7 @@ def test_who_may_do_everything_is_denied_nothing(queue: Queue, behind: Behind) -
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"\{'([A-Z]+)'", RIGHTS))))
 def test_each_is_found(test_server: TestServer, client: redis.Redis, command: str) -> None:
     rule = "-script|load" if command == "SCRIPT" else f"-{command}"
-    client.script_load(calls.RIGHTS.text)
+    client.script_load(scripts.RIGHTS.text)
     rules = ("reset", "on", ">secret", "~*", "&*", "+@all", rule)
     command_on(client, "ACL", "SETUSER", "rights", *rules)
     server = Server(with_login(test_server.url, "rights:secret"))

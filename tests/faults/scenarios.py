@@ -9,7 +9,7 @@ from typing import TypeAlias
 from conftest import Clock
 from holdfast import Lease, NewJob, Queue, Row, Staged, Update
 from holdfast.asking import Requeue
-from holdfast.engine import calls, writing
+from holdfast.engine import calls, requesting, writing
 from holdfast.said import Done
 
 
@@ -335,7 +335,7 @@ def a_whole_request(stage: Stage) -> object:
 
 def count_anew(stage: Stage) -> object:
     stamp = stage.other._run(calls.audit()).stamp
-    return stage.queue._run(calls.recount(stamp, {"r": (2, 0, 2, 1, 0, 0, 0)}))
+    return stage.queue._run(requesting.recount(stamp, {"r": (2, 0, 2, 1, 0, 0, 0)}))
 
 
 def a_schedule(stage: Stage) -> None:

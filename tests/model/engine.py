@@ -17,7 +17,7 @@ import hiredis
 import msgspec
 
 from holdfast import flows
-from holdfast.engine import calls
+from holdfast.engine import calls, scripts
 from holdfast.engine.call import Call
 from holdfast.engine.replies import read_record
 from holdfast.keys import NAMES, queue_keys
@@ -57,8 +57,8 @@ class Wire:
         self._socket.settimeout(60)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader()
-        self.shas = {script: script.sha for script in calls.SCRIPTS}
-        for script in calls.SCRIPTS:
+        self.shas = {script: script.sha for script in scripts.SCRIPTS}
+        for script in scripts.SCRIPTS:
             self.ask([pack(b"SCRIPT", b"LOAD", script.text)])
 
     def ask(self, commands: list[bytes]) -> list[Any]:

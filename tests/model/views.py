@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engine.calls import Found, PartsFound
 from holdfast.engine.replies import ENDINGS, Record, Shown
+from holdfast.engine.requesting import Found, PartsFound
 from holdfast.job import Facts, State, Update
 from holdfast.job import Job as ShownJob
 from model.closing import MOST_PER_CALL

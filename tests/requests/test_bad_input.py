@@ -11,7 +11,7 @@ import redis
 from conftest import Clock
 from engine_support import Behind
 from holdfast import CodecError, InvalidArgument, NewJob, Queue
-from holdfast.engine import calls
+from holdfast.engine import scripts
 from holdfast.engine.script import Script
 
 LONGEST = 480
@@ -178,22 +178,22 @@ def test_who_calls_the_scripts_raw_is_refused_too(
     queue.request("r").open()
     before = behind.everything()
     asked: list[tuple[Script, list[object]]] = [
-        (calls.OPEN_REQUEST, ["x/end", 50, "", 0, 0, "", ""]),
-        (calls.OPEN_REQUEST, ["x" * 481, 50, "", 0, 0, "", ""]),
-        (calls.OPEN_REQUEST, ["x", 100, "", 0, 0, "", ""]),
-        (calls.OPEN_REQUEST, ["x", 50, "nan", 0, 0, "", ""]),
-        (calls.OPEN_REQUEST, ["x", 50, "", 0, "-1", "", ""]),
-        (calls.OPEN_REQUEST, ["x", 50, "", 0, 0, 0, ""]),
-        (calls.OPEN_REQUEST, ["x", 50, "", 0, 0, "", 1, 50, "", "", 1, "id", "y" * 9000]),
-        (calls.ADD_PARTS, ["r", 0, 50, "", ""]),
-        (calls.ADD_PARTS, ["r", 1, 50, "", "", "payload"]),
-        (calls.ADD_PARTS, ["r", "0x0", 50, "", "", "payload"]),
-        (calls.ADD_PARTS, ["r", 0, 50, "", "junk", "payload"]),
-        (calls.ADD_PARTS, ["r", 0, 50, "", "", *["payload"] * 1001]),
-        (calls.ADD_PARTS, ["", 0, 50, "", "", "payload"]),
-        (calls.CHANGE_REQUEST, ["", "", "", "", ""]),
-        (calls.CHANGE_REQUEST, ["r", "", "", "1e3", ""]),
-        (calls.CHANGE_REQUEST, ["r", "", "", "", "100"]),
+        (scripts.OPEN_REQUEST, ["x/end", 50, "", 0, 0, "", ""]),
+        (scripts.OPEN_REQUEST, ["x" * 481, 50, "", 0, 0, "", ""]),
+        (scripts.OPEN_REQUEST, ["x", 100, "", 0, 0, "", ""]),
+        (scripts.OPEN_REQUEST, ["x", 50, "nan", 0, 0, "", ""]),
+        (scripts.OPEN_REQUEST, ["x", 50, "", 0, "-1", "", ""]),
+        (scripts.OPEN_REQUEST, ["x", 50, "", 0, 0, 0, ""]),
+        (scripts.OPEN_REQUEST, ["x", 50, "", 0, 0, "", 1, 50, "", "", 1, "id", "y" * 9000]),
+        (scripts.ADD_PARTS, ["r", 0, 50, "", ""]),
+        (scripts.ADD_PARTS, ["r", 1, 50, "", "", "payload"]),
+        (scripts.ADD_PARTS, ["r", "0x0", 50, "", "", "payload"]),
+        (scripts.ADD_PARTS, ["r", 0, 50, "", "junk", "payload"]),
+        (scripts.ADD_PARTS, ["r", 0, 50, "", "", *["payload"] * 1001]),
+        (scripts.ADD_PARTS, ["", 0, 50, "", "", "payload"]),
+        (scripts.CHANGE_REQUEST, ["", "", "", "", ""]),
+        (scripts.CHANGE_REQUEST, ["r", "", "", "1e3", ""]),
+        (scripts.CHANGE_REQUEST, ["r", "", "", "", "100"]),
     ]
     for number, (script, args) in enumerate(asked, 1):
         with pytest.raises(redis.ResponseError, match=r"INVALID|GAP"):

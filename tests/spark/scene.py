@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from engine_support import load_scripts
 from holdfast import Queue
-from holdfast.engine import calls
+from holdfast.engine import scripts
 from proxy import PASS, Kind, Proxy, Side, Step
 from spark.program import Plan, stream
 from spark.support import descendants, is_alive, payloads, source_processes
@@ -44,7 +44,7 @@ class ScriptProxy(Proxy):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._names = {script.sha: script.name for script in calls.SCRIPTS}
+        self._names = {script.sha: script.name for script in scripts.SCRIPTS}
         self._script = ""
         self._left = 0
         self._step = PASS

@@ -6,7 +6,7 @@ here again. Each function bears the name of its transition and of its Lua file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +28,6 @@ from holdfast.engine.replies import (
     STATES,
     Record,
     Shown,
-    read_facts,
     read_flags,
     read_jobs,
     read_leases,
@@ -38,11 +37,41 @@ from holdfast.engine.replies import (
     read_shown,
     read_worker,
 )
-from holdfast.engine.script import MAX_JOBS, Script
+from holdfast.engine.script import MAX_JOBS
+from holdfast.engine.scripts import (
+    ADD,
+    ADD_GROUPED,
+    AUDIT,
+    CANCEL,
+    CANCEL_MATCHING,
+    COMPLETE,
+    COMPLETE_AND_ADD,
+    COUNTS,
+    DELETE,
+    EXTEND,
+    FAIL,
+    LEASE,
+    PAUSE,
+    PEEK,
+    RECALL,
+    REGISTER,
+    RELEASE,
+    REPAIR,
+    RESUME,
+    RETRY,
+    REVIVE,
+    RIGHTS,
+    SET_RESULT,
+    SHOW,
+    TICK,
+    TIDY,
+    TOTALS,
+    UPDATE,
+    WORKERS,
+)
 from holdfast.job import (
     Counts,
     Extended,
-    Facts,
     Job,
     Lease,
     Leases,
@@ -53,59 +82,6 @@ from holdfast.job import (
     Totals,
     WorkerInfo,
 )
-
-# Scripts that free or move work run on a full server, so that it can be drained.
-# Those that add do not.
-ADD: Final = Script("add")
-ADD_GROUPED: Final = Script("add_grouped")
-UPDATE: Final = Script("update")
-TICK: Final = Script("tick")
-LEASE: Final = Script("lease", "allow-oom")
-COMPLETE: Final = Script("complete", "allow-oom")
-COMPLETE_AND_ADD: Final = Script("complete_and_add")
-RETRY: Final = Script("retry", "allow-oom")
-FAIL: Final = Script("fail", "allow-oom")
-RELEASE: Final = Script("release", "allow-oom")
-EXTEND: Final = Script("extend", "allow-oom")
-CANCEL: Final = Script("cancel", "allow-oom")
-CANCEL_MATCHING: Final = Script("cancel_matching", "allow-oom")
-REVIVE: Final = Script("revive", "allow-oom")
-SET_RESULT: Final = Script("set_result")
-RECALL: Final = Script("recall", "allow-oom")
-REGISTER: Final = Script("register", "allow-oom")
-TIDY: Final = Script("tidy", "allow-oom")
-REPAIR: Final = Script("repair", "allow-oom")
-RECOUNT: Final = Script("recount", "allow-oom")
-OPEN_REQUEST: Final = Script("open_request")
-ADD_PARTS: Final = Script("add_parts")
-CHANGE_REQUEST: Final = Script("change_request", "allow-oom")
-STAGE: Final = Script("stage")
-ADOPT: Final = Script("adopt")
-COMMIT: Final = Script("commit")
-PUBLISH: Final = Script("publish")
-ABORT: Final = Script("abort", "allow-oom")
-OPEN_READER: Final = Script("open_reader", "allow-oom")
-CLAIM: Final = Script("claim", "allow-oom")
-RENEW_CLAIMS: Final = Script("renew_claims", "allow-oom")
-SETTLE_CLAIMS: Final = Script("settle_claims", "allow-oom")
-RETURN_CLAIM: Final = Script("return_claim", "allow-oom")
-PAUSE: Final = Script("pause", "allow-oom")
-RESUME: Final = Script("resume", "allow-oom")
-DELETE: Final = Script("delete", "allow-oom")
-COUNTS: Final = Script("counts", "no-writes")
-TOTALS: Final = Script("totals", "no-writes")
-RIGHTS: Final = Script("rights", "no-writes")
-SHOW: Final = Script("show", "no-writes")
-PEEK: Final = Script("peek", "no-writes")
-WORKERS: Final = Script("workers", "no-writes")
-AUDIT: Final = Script("audit", "no-writes")
-REQUESTS: Final = Script("requests", "no-writes")
-PARTS: Final = Script("parts", "no-writes")
-LEDGER: Final = Script("ledger", "no-writes")
-READ_CLAIM: Final = Script("read_claim", "no-writes")
-
-SCRIPTS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Script))
-
 
 _LETTERS: Final = {state: letter.encode() for letter, state in STATES.items()}
 _EXTENDED: Final = {
@@ -351,147 +327,6 @@ def repair(place: tuple[int, bytes] = (1, b""), count: int = 250) -> Call[Repair
 
     stage, position = place
     return Call(REPAIR, [b"%d" % stage, position, b"%d" % count], read)
-
-
-def recount(stamp: bytes, counted: Mapping[str, tuple[int, ...]]) -> Call[bool]:
-    """Correct what each request counts.
-
-    How many of its jobs are leased, failed, parked, delayed; were handled, cancelled; have a
-    result. False when the queue has changed since they were counted.
-    """
-    args = [stamp]
-    for owner, numbers in counted.items():
-        args += (owner.encode(), *(b"%d" % number for number in numbers))
-    return Call(RECOUNT, args, lambda reply: bool(reply[0] == b"1"))
-
-
-# ------------------------------------------------------------------- requests
-
-
-def open_request(
-    request: str,
-    *,
-    priority: int = 50,
-    limit: int | None = None,
-    fail_fast: bool = False,
-    keep_for_ms: int = 86_400_000,
-    open_for_ms: int | None = None,
-    follow_up: Entry | None = None,
-) -> Call[tuple[str, int]]:
-    """Open a request, or go on with one that is open: a letter, and the parts so far."""
-    args = [
-        request.encode(),
-        b"%d" % priority,
-        b"" if limit is None else b"%d" % limit,
-        flag(fail_fast),
-        b"%d" % keep_for_ms,
-        b"" if open_for_ms is None else b"%d" % open_for_ms,
-        *(groups_words([follow_up]) if follow_up else [b""]),
-    ]
-    return Call(OPEN_REQUEST, args, lambda reply: (reply[0].decode(), reply[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class PartsSent:
-    """What became of parts that were sent: '1', or why they were not taken."""
-
-    letter: str
-    before: int
-    """Parts before them,"""
-    total: int
-    """and with them."""
-
-
-def add_parts(
-    request: str,
-    first: int | None,
-    payloads: Sequence[bytes],
-    *,
-    priority: int = 50,
-    due: bytes = b"",
-    options: bytes = b"",
-) -> Call[PartsSent]:
-    """Add parts from a number on, or after the last; those below the total are there already."""
-    place = b"" if first is None else b"%d" % first
-    args = [request.encode(), place, b"%d" % priority, due, options, *payloads]
-    ids = (request,)
-    return Call(
-        ADD_PARTS, args, lambda reply: PartsSent(reply[0].decode(), reply[1], reply[2]), ids=ids
-    )
-
-
-def change_request(
-    request: str,
-    *,
-    seal: bool = False,
-    cancel: bool = False,
-    limit: bytes = b"",
-    priority: int | None = None,
-    group: bool = False,
-) -> Call[tuple[str, int]]:
-    """Seal or stop a request, or change its limit (`-` for none) or priority; or a group's limit.
-
-    Returns a letter, and how many of its parts still wait to be cancelled.
-    """
-    args = [
-        request.encode(),
-        b"1" if seal else b"",
-        b"1" if cancel else b"",
-        limit,
-        b"" if priority is None else b"%d" % priority,
-        b"1" if group else b"",
-    ]
-    return Call(CHANGE_REQUEST, args, lambda reply: (reply[0].decode(), reply[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A request or group as it stands."""
-
-    name: str
-    record: Record
-    now: int
-
-
-def requests(request: str) -> Call[list[Found]]:
-    """Look at one request or group; empty when there is none."""
-    return Call(REQUESTS, [request.encode(), b"", b""], lambda reply: _found(reply)[0])
-
-
-def some_requests(position: int = 0, count: int = 250) -> Call[tuple[list[Found], int]]:
-    """Look at some requests and groups; where to go on, 0 at the end."""
-    return Call(REQUESTS, [b"", b"%d" % position if position else b"", b"%d" % count], _found)
-
-
-def _found(reply: list[Any]) -> tuple[list[Found], int]:
-    now, position = int(reply[0]), reply[1]
-    return [
-        Found(name.decode(errors="backslashreplace"), record, now)
-        for name, packed in zip(reply[2::2], reply[3::2], strict=True)
-        if (record := read_record(packed))
-    ], position
-
-
-@dataclass(frozen=True, slots=True)
-class PartsFound:
-    """Some parts of a request: state letter ('' when it has ended), facts, result."""
-
-    total: int
-    """Parts so far, -1 when there is no such request."""
-    parts: list[tuple[str, Facts, bytes | None]]
-
-
-def parts(request: str, first: int, count: int = MAX_JOBS) -> Call[PartsFound]:
-    """Look at some parts of a request; not more than fit into one reply."""
-
-    def read(reply: list[Any]) -> PartsFound:
-        triples = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-        return PartsFound(
-            reply[0],
-            [(letter.decode(), read_facts(facts), result) for letter, facts, result in triples],
-        )
-
-    return Call(PARTS, [request.encode(), b"%d" % first, b"%d" % count], read)
 
 
 # --------------------------------------------------------------------- manage

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.call import Call, flag
-from holdfast.engine.calls import (
+from holdfast.engine.replies import read_leases
+from holdfast.engine.scripts import (
     CLAIM,
     OPEN_READER,
     READ_CLAIM,
@@ -14,7 +15,6 @@ from holdfast.engine.calls import (
     RETURN_CLAIM,
     SETTLE_CLAIMS,
 )
-from holdfast.engine.replies import read_leases
 from holdfast.job import Lease, Opened
 
 
