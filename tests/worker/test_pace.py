@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.worker.pace import MOST_AHEAD, Pace, extend_every
+from holdfast.worker.pace import MOST_AHEAD, MOST_PATIENCE, Pace, extend_every
 
 
 def pace(*seconds: float, concurrency: int = 4, ahead: float = 0.02, most_at_once: int = 1) -> Pace:
@@ -48,6 +48,14 @@ def test_a_call_leases_half_of_what_is_held_but_as_many_as_can_begin() -> None:
     assert pace(0.0).per_call() == (4 + MOST_AHEAD) // 2
     assert pace(60).per_call() == 4
     assert pace(0.0, most_at_once=100).per_call() == 400
+
+
+def test_the_next_call_waits_a_little_while_there_is_enough_to_do() -> None:
+    assert pace(0.001).worth(4) == 0.001 * 4 / 4 / 2
+    assert pace(0.001).worth(1000) == MOST_PATIENCE
+    assert pace(60).worth(1) == MOST_PATIENCE
+    assert pace(0.001).worth(0) == 0
+    assert pace().worth(1000) == 0
 
 
 def test_nothing_is_leased_ahead_where_nobody_wants_it() -> None:

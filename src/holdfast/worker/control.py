@@ -12,9 +12,10 @@ server that is lost stops nobody but those who need it.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,15 +27,14 @@ from holdfast.engine.script import MAX_JOBS
 from holdfast.errors import HoldfastError, LeaseLost, ServerUnavailable
 from holdfast.job import Extended, NewJob
 from holdfast.worker import settling
+from holdfast.worker.beginning import Beginning
 from holdfast.worker.ear import Ear
-from holdfast.worker.handlers import NOBODY
-from holdfast.worker.held import Held, pieces
-from holdfast.worker.outcomes import GIVEN_BACK, Answer, spends
-from holdfast.worker.pace import unknown_after
+from holdfast.worker.held import Held
+from holdfast.worker.outcomes import GIVEN_BACK, spends
 from holdfast.worker.places import LEND_SECONDS
 from holdfast.worker.queues import called
-from holdfast.worker.reporting import fitting, report, tell
-from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob
+from holdfast.worker.reporting import fitting, report
+from holdfast.worker.running import Run, RunningJob
 from holdfast.worker.settling import answer_of, settle_of
 from holdfast.worker.ticker import Ticker
 from holdfast.worker.waiter import Waiter
@@ -42,9 +42,8 @@ from holdfast.worker.waiter import Waiter
 if TYPE_CHECKING:
     from holdfast.engine.call import Entry
     from holdfast.engine.calls import Granted
-    from holdfast.job import Duration, Lease, Leases
+    from holdfast.job import Duration, Leases
     from holdfast.queue import Queue
-    from holdfast.worker.handlers import Handler
     from holdfast.worker.shared import Shared
 
 log = logging.getLogger("holdfast")
@@ -87,11 +86,12 @@ class Control:
         self._finished: deque[Run] = deque()
         self._returned: deque[Run] = deque()
         self._held = Held(queue, shared)
+        self._beginning = Beginning(self, self._held, shared)
         self._ticker = Ticker(queue)
         self._reply: Reply | None = None
-        self._unknown: Counter[str] = Counter()
         now = time.monotonic()
         self._ask_at = self._ask_failed_at = self._register_at = now
+        self._asked_at = -math.inf
         self._leave_at: float | None = None
         self._trouble = 0
         self._answers = False
@@ -256,6 +256,7 @@ class Control:
     def _wait(self) -> None:
         """Wait until there is something to do."""
         if self._finished or self._held.unsettled or self._share.given:
+            self._linger()
             return
         self._take_reply()
         if self._is_over():
@@ -277,6 +278,14 @@ class Control:
                 places.lend()
         elif time.monotonic() >= self._asks_at():
             self._share.hunger()
+
+    def _linger(self) -> None:
+        """Let more finish before the next call, where there is enough to do meanwhile."""
+        waiting = sum(executor.waiting() for executor in self._shared.executors())
+        seconds = self._shared.pace.worth(waiting)
+        if (left := self._asked_at + seconds - time.monotonic()) > 0 and self._leave_at is None:
+            self._take_reply()
+            time.sleep(left)
 
     def _next_at(self) -> float:
         """Return when there is something to do if nothing happens."""
@@ -387,7 +396,7 @@ class Control:
             failed=failed,
             complete=[settle_of(job) for job in completed],
         )
-        asked_at = time.monotonic()
+        asked_at = self._asked_at = time.monotonic()
         try:
             with self._held.telling(completed), self._share.asking_for(count):
                 granted = self.queue._run(call, self._meanwhile)
@@ -412,47 +421,7 @@ class Control:
         reply, self._reply = self._reply, None
         if reply:
             self._settled(reply.completed, reply.leases.completed)
-            self._hand_over(reply.leases, reply.asked_at)
-
-    def _hand_over(self, leases: Sequence[Lease], asked_at: float) -> None:
-        """Give jobs to the executors, those of a batch handler together."""
-        if not leases:
-            return
-        lapses_at = asked_at + self._shared.lease_seconds
-        works: dict[Handler, list[RunningJob]] = {}
-        for lease in leases:
-            handler = self._shared.handlers.for_lease(self.called, lease)
-            kind = AsyncRunningJob if handler.is_async else RunningJob
-            job = kind(lease, handler, self, lapses_at)
-            works.setdefault(handler, []).append(job)
-        for handler, jobs in works.items():
-            self._held.add(jobs, asked_at)
-            if handler is NOBODY:
-                self._give_up(jobs)
-                continue
-            executor = self._shared.executor_for(handler)
-            if handler.batch:
-                executor.submit(Batch(some) for some in pieces(jobs, handler.batch))
-            else:
-                executor.submit(jobs)
-
-    def _give_up(self, jobs: Sequence[RunningJob]) -> None:
-        """Give jobs back that name a handler which is not here: another worker may have it."""
-        for job in jobs:
-            name = job.lease.facts.handler
-            seconds = unknown_after(self._unknown[job.id])
-            if len(self._unknown) > 10_000:
-                self._unknown.clear()
-            self._unknown[job.id] += 1
-            self._held.answer(job, Answer("release", after_ms=round(seconds * 1000)))
-            log.warning(
-                "%s: no handler for %s here; given back for %d s",
-                job.id,
-                "jobs without a name" if name is None else repr(name),
-                seconds,
-            )
-            tell(self.hooks, "unknown", job)
-        self._share.free(len(jobs))
+            self._share.free(self._beginning.begin(reply.leases, reply.asked_at))
 
     # ------------------------------------------------------------------ be seen
 

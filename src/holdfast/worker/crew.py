@@ -82,10 +82,13 @@ class Crew:
         for work in works:
             self._works.put(work)
 
+    def waiting(self) -> int:
+        """Return how many have not begun."""
+        return max(0, self._works.qsize() - self._calls_to_leave)
+
     def stuck_for(self) -> float:
         """Return for how many seconds something waits here and nothing begins."""
-        waits = self._works.qsize() > self._calls_to_leave
-        return time.monotonic() - self._moved_at if waits else 0.0
+        return time.monotonic() - self._moved_at if self.waiting() else 0.0
 
     def take_back(self) -> list[Run]:
         """Return those that have not begun; they will not."""

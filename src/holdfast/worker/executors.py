@@ -32,6 +32,9 @@ class Executor(Protocol):
     def submit(self, works: Iterable[Run]) -> None:
         """Begin these as soon as possible, in order."""
 
+    def waiting(self) -> int:
+        """Return how many have not begun."""
+
     def stuck_for(self) -> float:
         """Return for how many seconds something waits here and nothing begins."""
 
@@ -153,6 +156,9 @@ class Loop:
     def _cancel(self, work: Run) -> None:
         if task := self._tasks.get(work):
             task.cancel()
+
+    def waiting(self) -> int:
+        return len(self._works)
 
     def stuck_for(self) -> float:
         return time.monotonic() - self._moved_at if self._works else 0.0

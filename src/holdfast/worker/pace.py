@@ -11,6 +11,9 @@ from typing import Final
 MOST_AHEAD: Final = 250
 """More in one call gains nothing."""
 
+MOST_PATIENCE: Final = 0.002
+"""What is finished is settled within so many seconds."""
+
 _FORGETTING: Final = 0.1
 """How much one short run counts against what is believed."""
 
@@ -43,6 +46,12 @@ class Pace:
             return self.least
         worth = self._ahead / max(self._seconds, 1e-6) - 1
         return self.least + max(0, min(MOST_AHEAD, int(self._concurrency * worth)))
+
+    def worth(self, waiting: int) -> float:
+        """Return for how many seconds nobody need ask for more, where so many jobs wait here."""
+        if not self._seconds:
+            return 0.0
+        return min(MOST_PATIENCE, waiting * self._seconds / self._concurrency / 2)
 
     def per_call(self) -> int:
         """Return how many jobs to lease in one call: half, so that others run while it is asked."""

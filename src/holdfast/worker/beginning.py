@@ -1,0 +1,74 @@
+"""Leases become runs: each job is given to its handler's executor, those of a batch together."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from holdfast.worker.handlers import NOBODY
+from holdfast.worker.held import Held, pieces
+from holdfast.worker.outcomes import Answer
+from holdfast.worker.pace import unknown_after
+from holdfast.worker.reporting import tell
+from holdfast.worker.running import AsyncRunningJob, Batch, RunningJob
+
+if TYPE_CHECKING:
+    from holdfast.job import Lease
+    from holdfast.worker.control import Control
+    from holdfast.worker.handlers import Handler
+    from holdfast.worker.shared import Shared
+
+log = logging.getLogger("holdfast")
+
+MOST_KNOWN: Final = 10_000
+"""Jobs without a handler of which it is remembered how often they came."""
+
+
+class Beginning:
+    """Begins what a control loop has leased."""
+
+    def __init__(self, control: Control, held: Held, shared: Shared) -> None:
+        self._control = control
+        self._held = held
+        self._shared = shared
+        self._unknown: Counter[str] = Counter()
+
+    def begin(self, leases: Sequence[Lease], asked_at: float) -> int:
+        """Hold these and hand them over; return how many have no handler, and need no place."""
+        lapses_at = asked_at + self._shared.lease_seconds
+        handlers, called = self._shared.handlers, self._control.called
+        works: dict[Handler, list[RunningJob]] = {}
+        for lease in leases:
+            handler = handlers.for_lease(called, lease)
+            kind = AsyncRunningJob if handler.is_async else RunningJob
+            job = kind(lease, handler, self._control, lapses_at)
+            works.setdefault(handler, []).append(job)
+        for handler, jobs in works.items():
+            self._held.add(jobs, asked_at)
+            if handler is NOBODY:
+                self._give_up(jobs)
+            elif handler.batch:
+                executor = self._shared.executor_for(handler)
+                executor.submit(Batch(some) for some in pieces(jobs, handler.batch))
+            else:
+                self._shared.executor_for(handler).submit(jobs)
+        return len(works.get(NOBODY, ()))
+
+    def _give_up(self, jobs: Sequence[RunningJob]) -> None:
+        """Give jobs back that name a handler which is not here: another worker may have it."""
+        for job in jobs:
+            name = job.lease.facts.handler
+            seconds = unknown_after(self._unknown[job.id])
+            if len(self._unknown) > MOST_KNOWN:
+                self._unknown.clear()
+            self._unknown[job.id] += 1
+            self._held.answer(job, Answer("release", after_ms=round(seconds * 1000)))
+            log.warning(
+                "%s: no handler for %s here; given back for %d s",
+                job.id,
+                "jobs without a name" if name is None else repr(name),
+                seconds,
+            )
+            tell(self._shared.hooks, "unknown", job)
