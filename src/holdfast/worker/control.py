@@ -194,6 +194,7 @@ class Control:
     def _step(self) -> None:
         self._collect()
         if not self._answers:
+            self._take_reply()  # What is here need not wait for the server.
             self.queue.counts()
             self._answers = True
             self._share.hunger()
@@ -242,7 +243,7 @@ class Control:
             log.warning("%s: %s; the worker goes on trying", self.queue.name, error)
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             log.error("%s: %d jobs are left to lapse", self.queue.name, len(self._held))
-            self.clean = False
+            self.clean, self._reply = False, None
             for left in (self._held, self._finished, self._returned):
                 left.clear()
         elif not isinstance(error, ServerUnavailable):  # That one took its time.
