@@ -374,7 +374,7 @@ class AsyncServer:
         while True:
             try:
                 found: set[str] = set()
-                for node in await self._primaries():
+                for node in await self.primaries():
                     found |= await self._queues_at(node)
                 return sorted(found)
             except OSError as error:
@@ -387,7 +387,7 @@ class AsyncServer:
                 await asyncio.sleep(tries.after_no_entry(error))
 
     async def _queues_at(self, node: Node | None) -> set[str]:
-        link = await self._connect_to(node)
+        link = await self.connect_to(node)
         try:
             position, found = wire.read_scan(await link.ask(wire.pack_scan(b"0")))
             while position != b"0":
@@ -397,7 +397,7 @@ class AsyncServer:
         finally:
             link.close()
 
-    async def _primaries(self) -> Sequence[Node | None]:
+    async def primaries(self) -> Sequence[Node | None]:
         """Return who has queues; None is the one server that there is."""
         if self._topology is None:
             return [None]
@@ -464,14 +464,15 @@ class AsyncServer:
             link.close()
 
     async def _open_link(self, caller: AsyncCaller) -> AsyncLink:
-        caller.link = await self._connect_to(caller.node)
+        caller.link = await self.connect_to(caller.node)
         return caller.link
 
     async def connect(self, slot: int) -> AsyncLink:
         """Open a connection to who serves a slot; trouble is an OSError or a refusal."""
-        return await self._connect_to(await self._where(slot) if self._topology else None)
+        return await self.connect_to(await self._where(slot) if self._topology else None)
 
-    async def _connect_to(self, node: Node | None) -> AsyncLink:
+    async def connect_to(self, node: Node | None) -> AsyncLink:
+        """Open a connection to one of several servers, or to the one that there is."""
         address = self.address.at(node) if node else self.address
         path = address.path
         if self._embedded:

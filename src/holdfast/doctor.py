@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
@@ -16,7 +16,17 @@ import hiredis
 from holdfast.embedded import default_directory
 from holdfast.engine import calls
 from holdfast.errors import HoldfastError, ServerRefused, ServerUnavailable, UnsupportedServer
-from holdfast.health import Finding, Seen, Tier, by_weight, judge, read_health, tier_of
+from holdfast.health import (
+    Finding,
+    Health,
+    Seen,
+    Tier,
+    by_weight,
+    judge,
+    read_health,
+    tier_of,
+    worst,
+)
 from holdfast.server import Link, Server
 from holdfast.wire import INFO, Packer, describe, pack
 
@@ -51,8 +61,8 @@ class Diagnosis:
 def examine(url: str | None = None, *, queue: str | None = None) -> Diagnosis:
     """Look at a server, as the user in the URL. Never raises because of what it finds.
 
-    A user who may reach only some queues is asked about the one that is named. Where there are
-    several servers, the one that has this queue is looked at, and a finding says so.
+    A user who may reach only some queues is asked about the one that is named. Of a cluster the
+    node that has this queue is looked at, and where none is named all primaries.
     """
     server = Server(url, patience=0, reply_within=REPLY_SECONDS)
     packer = Packer(queue or QUEUE)
@@ -71,37 +81,60 @@ def examine(url: str | None = None, *, queue: str | None = None) -> Diagnosis:
 
 
 def _look(server: Server, link: Link, packer: Packer, *, named: bool) -> Diagnosis:
-    info = link.ask(INFO)
-    health = read_health(info) if isinstance(info, bytes) else None
     refused: list[Finding] = []
     denied = None
     try:
         denied = server.run(packer, calls.rights())
     except ServerRefused as error:
         refused.append(_no_scripts(error, named=named))
-    seen = Seen(
+    health, seen = _see(link, server.address.embedded, None if denied is None else tuple(denied))
+    tier, found = tier_of(health, seen), [*refused, *judge(health, seen)]
+    match server.address.kind:
+        case "cluster" if named:
+            found.append(Finding("ok", f"of the cluster, this is its node {link.address}"))
+        case "cluster":
+            tiers, others = _look_at_others(server, link, found)
+            tier, found = worst([tier, *tiers]), [*found, *others]
+        case "sentinel":
+            found.append(Finding("ok", f"the Sentinels say that the primary is {link.address}"))
+    return Diagnosis(_url(server), health.name if health else None, tier, by_weight(found))
+
+
+def _look_at_others(
+    server: Server, first: Link, found: list[Finding]
+) -> tuple[list[Tier], list[Finding]]:
+    """Return what the other primaries of a cluster are worth, and what is wrong there only."""
+    tiers: list[Tier] = []
+    others: list[Finding] = []
+    nodes = [node for node in server.primaries() if node]
+    for node in nodes:
+        if server.address.at(node) == first.address:
+            continue
+        link = server.connect_to(node)
+        try:
+            health, seen = _see(link)
+        finally:
+            link.close()
+        tiers.append(tier_of(health, seen))
+        others += [
+            replace(finding, what=f"{link.address}: {finding.what}")
+            for finding in judge(health, seen)
+            if finding.level != "ok" and finding not in found
+        ]
+    return tiers, [*others, Finding("ok", f"all primaries were looked at: {len(nodes)}")]
+
+
+def _see(
+    link: Link, embedded: bool = False, denied: tuple[str, ...] | None = None
+) -> tuple[Health | None, Seen]:
+    info = link.ask(INFO)
+    return read_health(info) if isinstance(info, bytes) else None, Seen(
         settings=_settings(link),
-        embedded=server.address.embedded,
-        denied=None if denied is None else tuple(denied),
+        embedded=embedded,
+        denied=denied,
         round_trip_ms=_round_trip(link),
         ahead_seconds=_ahead(link),
     )
-    return Diagnosis(
-        _url(server),
-        health.name if health else None,
-        tier_of(health, seen),
-        by_weight([*refused, *_one_of_several(server, link), *judge(health, seen)]),
-    )
-
-
-def _one_of_several(server: Server, link: Link) -> list[Finding]:
-    """Return which server was looked at, where it stands for others."""
-    match server.address.kind:
-        case "cluster":
-            return [Finding("ok", f"of the cluster, this is its node {link.address}")]
-        case "sentinel":
-            return [Finding("ok", f"the Sentinels say that the primary is {link.address}")]
-    return []
 
 
 def _url(server: Server) -> str:

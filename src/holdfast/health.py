@@ -133,6 +133,12 @@ def tier_of(health: Health | None, seen: Seen) -> Tier:
     return tiers.get(fsync, "unknown")
 
 
+def worst(tiers: Iterable[Tier]) -> Tier:
+    """Return what the least of several servers is worth."""
+    order: tuple[Tier, ...] = ("volatile", "unknown", "one-second", "durable")
+    return min(tiers, key=order.index)
+
+
 def judge(health: Health | None, seen: Seen) -> list[Finding]:
     """Return what is to be said about a server; without `health` it did not tell about itself."""
     found = [*_rights(seen), *_pace(seen)]

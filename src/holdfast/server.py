@@ -376,7 +376,7 @@ class Server:
         while True:
             try:
                 found: set[str] = set()
-                for node in self._primaries():
+                for node in self.primaries():
                     found |= self._queues_at(node)
                 return sorted(found)
             except OSError as error:
@@ -389,7 +389,7 @@ class Server:
                 time.sleep(tries.after_no_entry(error))
 
     def _queues_at(self, node: Node | None) -> set[str]:
-        link = self._connect_to(node)
+        link = self.connect_to(node)
         try:
             position, found = wire.read_scan(link.ask(wire.pack_scan(b"0")))
             while position != b"0":
@@ -399,7 +399,7 @@ class Server:
         finally:
             link.close()
 
-    def _primaries(self) -> Sequence[Node | None]:
+    def primaries(self) -> Sequence[Node | None]:
         """Return who has queues; None is the one server that there is."""
         if self._topology is None:
             return [None]
@@ -464,14 +464,15 @@ class Server:
             link.close()
 
     def _open_link(self, caller: Caller) -> Link:
-        caller.link = self._connect_to(caller.node)
+        caller.link = self.connect_to(caller.node)
         return caller.link
 
     def connect(self, slot: int) -> Link:
         """Open a connection to who serves a slot; trouble is an OSError or a refusal."""
-        return self._connect_to(self._where(slot) if self._topology else None)
+        return self.connect_to(self._where(slot) if self._topology else None)
 
-    def _connect_to(self, node: Node | None) -> Link:
+    def connect_to(self, node: Node | None) -> Link:
+        """Open a connection to one of several servers, or to the one that there is."""
         address = self.address.at(node) if node else self.address
         path = embedded_path(self._embedded) if self._embedded else address.path
         link = Link(address, path, self._reply_seconds, FIND_SECONDS if node else CONNECT_SECONDS)

@@ -95,6 +95,25 @@ def test_doctor_looks_at_the_node_of_the_queue(cluster: Nodes, name: str) -> Non
         assert seen.endswith(f":{cluster.primary_of(queue).port}/0")
 
 
+def test_doctor_looks_at_all_primaries_where_no_queue_is_named(cluster: Nodes, name: str) -> None:
+    told = examine(cluster.url)
+    assert told.sound, told.findings
+    assert "all primaries were looked at: 3" in [finding.what for finding in told.findings]
+    spoiled = [cluster.primary_of(f"{name}-{number}") for number in range(12)]
+    for node in {one.port: one for one in spoiled}.values():
+        with node.client() as client:
+            kept = client.config_get("maxmemory-policy")["maxmemory-policy"]
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            try:
+                told = examine(cluster.url)
+            finally:
+                client.config_set("maxmemory-policy", kept)
+        assert not told.sound
+        [finding] = [one for one in told.findings if one.level == "error"]
+        assert "allkeys-lru" in finding.what
+        assert finding.what.startswith("maxmemory") or f":{node.port}/0: " in finding.what
+
+
 def test_doctor_looks_at_the_primary(watched: Watched) -> None:
     told = examine(watched.url)
     assert told.tier == "volatile"
