@@ -35,7 +35,7 @@ def run_part(spark: SparkSession, files: Files, plan: Plan, some: Slice, job: Ru
     attempt = f"{int(number):05d}.{safe(job.token)}"
     scratch = f"{order.staging}/_piece.{attempt}"
     began = time.time()
-    with _tidying(spark, files, order.staging, job, attempt, scratch):
+    with _tidying(files, order.staging, attempt, scratch):
         frame = read(spark, files, plan, some, scratch)
         inputs = frame.inputFiles()
         frame = apply(order.transform, order.params, frame)
@@ -53,25 +53,17 @@ def run_finish(
     paths = [for_spark(f"{order.staging}/{done.attempt}") for done in winners]
     frame = spark.read.format(order.output_format).options(**order.output_options).load(paths)
     frame = apply(order.finish, order.finish_params, frame)
-    with _tidying(spark, files, order.staging, job, attempt):
+    with _tidying(files, order.staging, attempt):
         return write(spark, files, order, frame, job, attempt, time.time())
 
 
 @contextmanager
-def _tidying(
-    spark: SparkSession,
-    files: Files,
-    staging: str,
-    job: RunningJob,
-    attempt: str,
-    scratch: str = "",
-) -> Iterator[None]:
+def _tidying(files: Files, staging: str, attempt: str, scratch: str = "") -> Iterator[None]:
     """Leave nothing behind of a run that went wrong, or came too late."""
     try:
         yield
     except BaseException:
         with suppress(Exception):  # What went wrong says more.
-            stages.ended(spark.sparkContext, group_of(job))  # They write until then.
             files.remove(f"{staging}/{attempt}")
         raise
     finally:

@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 from pyspark import SparkContext
 
 _PATIENCE_SECONDS: Final = 5.0
-"""Spark's books are kept by another thread: they are right a moment after a job has ended. A task
-that is cancelled takes a moment too."""
+"""Spark's books are kept by another thread: they are right a moment after a job has ended."""
 
 
 class Rows(NamedTuple):
@@ -31,22 +30,18 @@ def progress(context: SparkContext, group: str) -> float | None:
 
 def rows(context: SparkContext, group: str) -> Rows:
     """Return the rows of jobs that have ended."""
-    stages = ended(context, group)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        stages = list(_stages(context, group))
+        if all(str(stage.status()) != "ACTIVE" for stage in stages):
+            break
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
     return Rows(
         sum(stage.inputRecords() for stage in stages),
         sum(stage.outputRecords() for stage in stages),
     )
-
-
-def ended(context: SparkContext, group: str) -> list[Any]:
-    """Wait for the last task of jobs that have ended, or were cancelled; return their stages."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        stages = list(_stages(context, group))
-        at_work = (str(one.status()) == "ACTIVE" or one.numActiveTasks() for one in stages)
-        if not any(at_work) or time.monotonic() > deadline:
-            return stages
-        time.sleep(0.01)
 
 
 def _stages(context: SparkContext, group: str) -> Iterator[Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +28,9 @@ log = logging.getLogger("holdfast")
 
 LOOK_SECONDS: Final = 0.2
 """How often running jobs are looked at: whether somebody cancelled them, and how far they are."""
+SPOILED_SECONDS: Final = 60.0
+LAST_SECONDS: Final = 3.0
+"""What tasks have to end that were cancelled shortly before their worker leaves."""
 
 
 class SparkLost(HoldfastError):
@@ -44,6 +49,8 @@ class Duties:
         self._worker = worker
         self._files = Files(spark)
         self._plans: dict[str, Plan] = {}
+        self._spoiled: dict[str, float] = {}
+        """Directories into which somebody may still write who was told to stop, and until when."""
         for name, duty in (("plan", self.plan), ("part", self.part), ("publish", self.publish)):
             worker.handler(name)(self._guarded(duty))
 
@@ -86,7 +93,8 @@ class Duties:
         for path in data.slice.files:
             if not self._roots.holds_file(path):
                 raise Fail(f"{path} leads out of {self._roots!r}")
-        return run_part(self._spark, self._files, self._plan_of(data), data.slice, job)
+        with self._noting(data.staging, job):
+            return run_part(self._spark, self._files, self._plan_of(data), data.slice, job)
 
     def publish(self, job: RunningJob) -> Published:
         """Put the output of a request into place, if it has one."""
@@ -113,11 +121,32 @@ class Duties:
         path = f"{order.staging}/_finished.json"
         known = self._files.read(path)
         if known is None:
-            done = run_finish(self._spark, self._files, order, winners, job)
-            job.extend()
+            with self._noting(order.staging, job):
+                done = run_finish(self._spark, self._files, order, winners, job)
             self._files.write(path, msgspec.json.encode(done))
             return done
         return msgspec.json.decode(known, type=Done)
+
+    @contextmanager
+    def _noting(self, staging: str, job: RunningJob) -> Iterator[None]:
+        """Look after a directory for a while where a run in it was told to stop."""
+        try:
+            yield
+        except BaseException as error:
+            if job.cancelled or isinstance(error, LeaseLost):
+                self._spoiled[staging] = time.monotonic() + SPOILED_SECONDS
+            raise
+
+    def _tidy(self) -> None:
+        """Remove what tasks wrote after they were cancelled: nobody ever looks there again.
+
+        A task is told to stop, and not waited for. Where there is no plan the request is over.
+        """
+        for staging, until in list(self._spoiled.items()):
+            if self._files.exists(staging) and read_plan(self._files, staging) is None:
+                self._files.remove(staging)
+            if time.monotonic() > until:
+                self._spoiled.pop(staging, None)
 
     def _plan_of(self, data: PartData) -> Plan:
         plan = self._plans.get(data.staging)
@@ -144,12 +173,18 @@ class Duties:
                         context.cancelJobGroup(group_of(job))
                     elif (fraction := stages.progress(context, group_of(job))) is not None:
                         job.progress(fraction)
+                self._tidy()
             except Exception as error:  # noqa: BLE001  # Of Java's side, which a handler tells too.
                 if is_lost(error, self._spark):
                     self.lost = self.lost or reason(error)
                     self._worker.ask_to_stop()
                     return
                 log.warning("pipeline: %s", reason(error))
+        with suppress(Exception):  # As far as it can be done.
+            deadline = time.monotonic() + LAST_SECONDS
+            while self._spoiled and time.monotonic() < deadline:
+                self._tidy()
+                time.sleep(LOOK_SECONDS)
 
 
 def _done(part: Part) -> Done:
