@@ -29,6 +29,7 @@ log = logging.getLogger("holdfast")
 LOOK_SECONDS: Final = 0.2
 """How often running jobs are looked at: whether somebody cancelled them, and how far they are."""
 SPOILED_SECONDS: Final = 60.0
+"""For how long tasks may go on to write that were cancelled, on a cluster that is slow to hear."""
 LAST_SECONDS: Final = 3.0
 """What tasks have to end that were cancelled shortly before their worker leaves."""
 
