@@ -195,11 +195,12 @@ class Comparing(RuleBasedStateMachine):
         """Return an id and a token; the last one first, so that a short history stays short."""
         jobs = [job for job in self.model.jobs.values() if job.token is not None]
         held = [(job.id, job.token) for job in jobs if job.token is not None]
+        given = self.given or held  # What is claimed is held, and was given to nobody.
         if kind in ("old", "never given") or not held:
-            id, token = held[-1] if held else self.given[-1]
+            id, token = held[-1] if held else given[-1]
             never = [(id, token[:-1]), (id, token + "0"), (id, "zoe.1"), ("nobody", token)]
-            never += [(id, other) for _, other in self.given[-3:] if other != token]
-            among = never if kind == "never given" else self.given
+            never += [(id, other) for _, other in given[-3:] if other != token]
+            among = never if kind == "never given" else given
         else:
             among = [
                 settle
@@ -211,7 +212,7 @@ class Comparing(RuleBasedStateMachine):
                 or (kind == "cancelled" and job.cancelled)
                 or (kind == "handled" and job.failed_at is not None)
                 or (kind == "with a result" and job.result is not None)
-            ] or (self.given if kind == "reclaimed" else held)
+            ] or (given if kind == "reclaimed" else held)
         return among[-1 - n % len(among)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from conftest import Clock
-from engine_support import ids, take
+from engine_support import Behind, ids, take
 from holdfast import InvalidArgument, Lease, NewJob, Queue
 from request_support import counters, endings, fill, hearing, states, work_off
 
@@ -114,6 +114,16 @@ def test_the_delay_of_a_follow_up_begins_when_it_is_added(queue: Queue, clock: C
     assert queue.lease(30) is None
     clock.advance(0.001)
     assert take(queue).id == "r/end/1"
+
+
+def test_a_follow_up_that_is_never_due_stays_so_when_the_clock_is_set_back(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    follow_up = NewJob(b"", delay=(2**53 - 1) / 1000)
+    request = fill(queue.request("r", follow_up=follow_up), 0, seal=False)
+    clock.advance(-1)
+    request.seal()
+    assert behind("ZSCORE", "delayed", "r/end/1") == 2**53 - 1
 
 
 def test_a_follow_up_can_be_added_at_a_time(queue: Queue, clock: Clock) -> None:

@@ -33,7 +33,8 @@ if not record then
     local update = update_of(follow_up, ARGV[follow_up.first + 1], '1=11')
     -- A delay begins when it is added.
     local delayed = follow_up.due and string.sub(ARGV[12], 1, 1) == '+'
-    update.after = delayed and update.due - this.now or nil
+    local never = update.due == MAX_INSTANT  -- However late it ends.
+    update.after = delayed and (never and MAX_INSTANT or update.due - this.now) or nil
     call('HSET', key.requests, request .. '/end', cmsgpack.pack(update))
   end
   tell('opened', {request})
