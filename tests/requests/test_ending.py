@@ -9,6 +9,8 @@ import pytest
 from conftest import Clock
 from engine_support import Behind, ids, take
 from holdfast import InvalidArgument, Lease, NewJob, Queue
+from holdfast.engine import requesting
+from holdfast.engine.call import Entry
 from request_support import counters, endings, fill, hearing, states, work_off
 
 LAST: dict[str, Callable[[Queue, Lease, Clock], object]] = {
@@ -119,10 +121,10 @@ def test_the_delay_of_a_follow_up_begins_when_it_is_added(queue: Queue, clock: C
 def test_a_follow_up_that_is_never_due_stays_so_when_the_clock_is_set_back(
     queue: Queue, clock: Clock, behind: Behind
 ) -> None:
-    follow_up = NewJob(b"", delay=(2**53 - 1) / 1000)
-    request = fill(queue.request("r", follow_up=follow_up), 0, seal=False)
+    never = Entry("-", b"", False, 50, b"+%d" % (2**53 - 1), b"")
+    queue._run(requesting.open_request("r", follow_up=never))
     clock.advance(-1)
-    request.seal()
+    queue.request("r").seal()
     assert behind("ZSCORE", "delayed", "r/end/1") == 2**53 - 1
 
 
