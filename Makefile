@@ -72,7 +72,7 @@ bench-guard: $(READY)      ## a few seconds: ratios to the floor, told and not j
 	@$(BIN)/python -m bench.guard
 
 model: $(READY)        ## the model test for longer: make model STEPS=1000000
-	HOLDFAST_MODEL_STEPS=$(or $(STEPS),200000) $(BIN)/python -m pytest tests/model $(ARGS)
+	HOLDFAST_MODEL_STEPS=$(or $(STEPS),200000) HOLDFAST_MODEL_SEED=$(or $(SEED),$$(date +%s)) $(BIN)/python -m pytest tests/model $(ARGS)
 
 faults: $(READY)       ## the long forms of the fault tests
 	$(BIN)/python -m pytest -n 2 -m slow --ignore=tests/spark $(ARGS)

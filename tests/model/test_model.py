@@ -1,7 +1,7 @@
 """The engine does what the model says, in random histories.
 
-HOLDFAST_MODEL_STEPS says how many steps are run; each is one call, and after each
-everything that can be seen is compared.
+HOLDFAST_MODEL_STEPS says how many steps are run, HOLDFAST_MODEL_SEED which; each is one call, and
+after each everything that can be seen is compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import cast
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -26,6 +26,8 @@ from model.jobs import MAX_HANDLING, MAX_HANDLINGS
 from support import TestServer
 
 STEPS = int(os.environ.get("HOLDFAST_MODEL_STEPS", "16000"))
+SEED = os.environ.get("HOLDFAST_MODEL_SEED", "0")
+"""The same histories each time; `make model` makes new ones."""
 PARTS = 4
 """So that no test is so long that the others end before it does."""
 
@@ -59,7 +61,8 @@ def test_the_engine_does_what_the_model_says(
         # Any factory will do, whatever the signature says.
         histories = cast("type[Histories]", partial(Histories, wire, requeue, steps))
         while steps[0] < wanted:
-            run_state_machine_as_test(histories, settings=_enough_for(wanted - steps[0]))
+            seeded = seed(f"{SEED} {requeue} {part} {steps[0]}")(histories)
+            run_state_machine_as_test(seeded, settings=_enough_for(wanted - steps[0]))
     assert steps[0] >= wanted
 
 
