@@ -184,12 +184,11 @@ def test_something_else_is_done_once_while_a_call_is_under_way(
     assert done == [queue.name]
 
 
-def test_nothing_else_is_done_where_a_call_cannot_be_sent(own: TestServer) -> None:
+def test_nothing_else_is_done_where_a_call_cannot_be_sent() -> None:
     done: list[bool] = []
-    with Queue("q", Server("redis://127.0.0.1:1", patience=0)) as queue:
-        with pytest.raises(ServerUnavailable):
-            queue._run(calls.counts(), lambda: done.append(True))
-        queue.server.close()
+    server = Server("redis://127.0.0.1:1", patience=0)
+    with Queue("q", server) as queue, pytest.raises(ServerUnavailable):
+        queue._run(calls.counts(), lambda: done.append(True))
     assert not done
 
 

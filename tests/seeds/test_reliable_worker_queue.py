@@ -254,8 +254,12 @@ def test_bug_b2_a_worker_killed_at_any_moment_loses_no_job(
     counts = live_queue.counts()
     assert counts.ready + counts.leased == 30
     assert live_queue.audit() == []
-    time.sleep(0.002)
-    live_queue.tidy(held_longer_than=0)
+
+    def are_all_back() -> bool:
+        live_queue.tidy(held_longer_than=0)
+        return live_queue.counts().leased == 0
+
+    wait_until(are_all_back, "all to be taken back")
     assert sorted(ids(live_queue.lease_many(99, 60)), key=int) == [f"{n}" for n in range(30)]
 
 

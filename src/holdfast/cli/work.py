@@ -49,7 +49,9 @@ def _concurrency(value: str) -> int | str:
     "--concurrency", type=_concurrency, metavar="N|auto", help="How many handlers run at a time."
 )
 @click.option("--recycle-after", type=int, help="Jobs after which a process is replaced.")
-@click.option("--max-megabytes", type=int, help="What a process may have, with all it started.")
+@click.option(
+    "--max-megabytes", type=int, help="What a process may have of its own, with all it started."
+)
 @click.option("--strict", is_flag=True, help="The first queue that has work, instead of turns.")
 @click.option(
     "--lease",
