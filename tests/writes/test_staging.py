@@ -277,6 +277,23 @@ def test_rows_of_a_request_that_was_stopped_since_the_commit_are_cancelled(queue
     assert (status.state, status.total, status.cancelled) == ("cancelled", 3, 3)
 
 
+def test_what_a_failure_handler_gives_back_does_not_stop_its_request_again(queue: Queue) -> None:
+    request = queue.request("r", on_failure="fail_fast")
+    request.open()
+    request.add(b"0")
+    lease = take(queue)
+    committed(queue, [Row(b"1", request="r")])
+    queue.fail(lease, error="why")
+    assert request.status().state == "failed"
+    queue.publish()
+    handled = queue.lease(60, failed=True)
+    assert handled
+    queue.release(handled)
+    assert request.status().state == "sealed"
+    assert queue.complete(take(queue))
+    assert (request.status().state, request.status().reason) == ("failed", None)
+
+
 def test_rows_of_a_request_that_is_gone_are_jobs_of_their_own(queue: Queue, clock: Clock) -> None:
     with queue.request("r", keep_for=1):
         committed(queue, [Row(b"%d" % n, request="r", handler="h") for n in range(3)])

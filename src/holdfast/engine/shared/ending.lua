@@ -176,6 +176,7 @@ end
 local function put_failed(id, hold, facts, at)
   local priority = priority_in(hold)
   facts.priority = priority ~= 50 and priority or nil
+  local is_new = not facts.failed_at  -- Not back from a failure handler.
   facts.failed_at = facts.failed_at or this.now
   local filed, successor = id, take_successor(id)
   if successor then
@@ -191,7 +192,8 @@ local function put_failed(id, hold, facts, at)
   call('ZADD', key.failed, at, filed)
   tell('failed', {filed})
   local record = count(facts, field.failed, 1)
-  if record and record.fail_fast == 1 and record.stopping + record.outcome == 0 then
+  local open = record and record.stopping + record.outcome == 0
+  if is_new and open and record.fail_fast == 1 then
     record.stopping, record.sealed = FAILED, 1
     record.reason = id .. ' failed: ' .. (facts.error or '')
   end
