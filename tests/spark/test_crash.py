@@ -61,11 +61,11 @@ def scene(tmp_path: Path) -> Iterator[Act]:
 
 
 def test_a_driver_that_is_killed_before_its_source_settles_goes_on_where_it_was(
-    scene: Act,
+    spark: SparkSession, scene: Act
 ) -> None:
     act = scene("queue")
     assert act.run(POINTS["after the sink's commit, before the source settles"], kill_java) != 0
-    act.finish()
+    act.finish_in(spark)
 
 
 @pytest.mark.slow

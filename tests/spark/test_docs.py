@@ -8,7 +8,9 @@ import subprocess
 import sys
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from docs.pages import DOCS, ROOT, code_in, program_of, rows, run, section
@@ -16,6 +18,7 @@ from holdfast import Queue
 from holdfast.spark import columns, look, options, session, source
 
 PAGE = DOCS / "spark.md"
+README = ROOT / "README.md"
 SECONDS = {"stagedFor": options.DEFAULT_STAGED_SECONDS, "claimFor": options.DEFAULT_CLAIM_SECONDS}
 
 
@@ -40,10 +43,25 @@ def test_the_how_to_runs_as_one_program(spark: SparkSession) -> None:
         queue.delete()
 
 
-def test_the_readme_runs_as_a_program_of_its_own_and_prints_what_it_says(tmp_path: Path) -> None:
+def test_the_readme_prints_what_it_says(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, says = program_of(README, "Spark")
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(program, names)
+    assert capsys.readouterr().out == says
+    shutil.rmtree(names["folder"])
+    with names["pipeline"].queue as reports, Queue("sales") as sales:
+        for queue in (reports, sales):
+            assert queue.audit() == []
+            queue.delete()
+
+
+@pytest.mark.slow
+def test_the_readme_runs_as_a_program_of_its_own(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     environment.pop("HOLDFAST_URL", None)
-    program, says = program_of(ROOT / "README.md", "Spark")
+    program, says = program_of(README, "Spark")
     file = tmp_path / "program.py"
     file.write_text(program)
     ran = subprocess.run(
