@@ -93,7 +93,9 @@ def targets_table(verdicts: Sequence[Verdict]) -> str:
         ratio = f"{one.ratio:.2f} ×" if one.ratio is not None else MISSING
         mark = {True: "reached", False: "missed", None: "not measured"}[one.reached]
         rows.append([one.row, ours, one.beside, theirs, ratio, one.target, mark])
-    return table(["", "Holdfast", "beside", "", "ratio", "target", ""], rows)
+    reasons = dict.fromkeys(f"- {one.row}: {one.why}" for one in verdicts if one.why)
+    shown = table(["", "Holdfast", "beside", "", "ratio", "target", ""], rows)
+    return "\n".join([shown, *([""] if reasons else []), *reasons])
 
 
 def conditions_table(results: Results) -> str:
