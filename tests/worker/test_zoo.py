@@ -155,8 +155,14 @@ def test_the_zoo(live_queue: Queue, tmp_path: Path) -> None:
         live_queue.add(b"", id=id, handler="good", result_for=600)
         if n % 50 == 0 and beasts:
             beast = beasts.pop()
+            late = beast in DEADLY and "timeout" in DEADLY[beast][1]
             live_queue.add(
-                b"", id=beast, handler=beast, timeout=TIMEOUT, max_lapses=MAX_LAPSES, result_for=600
+                b"",
+                id=beast,
+                handler=beast,
+                timeout=TIMEOUT if late else DEADLINE,
+                max_lapses=MAX_LAPSES,
+                result_for=600,
             )
     assert not beasts
 
