@@ -130,7 +130,10 @@ class AsyncQueue:
             async with self.events(idle=min(left, 1.0)) as events:
                 found = await self._run(asked)
                 asked_at = time.monotonic()
-                while not over(found) and (event := await anext(events, None)):
+                while not over(found) and time.monotonic() < deadline:
+                    event = await anext(events, None)
+                    if event is None:
+                        break
                     if event.concerns(id) or time.monotonic() - asked_at > 1.0:
                         found = await self._run(asked)
                         asked_at = time.monotonic()

@@ -169,12 +169,15 @@ class AsyncShardedQueue(AsyncQueue):
             idle = min(left, 0.5)
             try:
                 async with self.events(idle=idle) as events:
-                    work = (event async for event in events if event.kind not in NEVER_WORK)
                     leases = await self._lease_now(count, seconds, failed)
+                    ask_at = time.monotonic() + idle
                     while not leases and time.monotonic() < deadline:
-                        if await anext(work, None) is None:
+                        event = await anext(events, None)
+                        if event is None:
                             break
-                        leases = await self._lease_now(count, seconds, failed)
+                        if event.kind not in NEVER_WORK or time.monotonic() > ask_at:
+                            leases = await self._lease_now(count, seconds, failed)
+                            ask_at = time.monotonic() + idle
             except ServerRefused as error:
                 if error.word != "NOPERM":
                     raise

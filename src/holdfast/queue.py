@@ -128,7 +128,10 @@ class Queue:
             with self.events(idle=min(left, 1.0)) as events:
                 found = self._run(asked)
                 asked_at = time.monotonic()
-                while not over(found) and (event := next(events, None)):
+                while not over(found) and time.monotonic() < deadline:
+                    event = next(events, None)
+                    if event is None:
+                        break
                     if event.concerns(id) or time.monotonic() - asked_at > 1.0:
                         found = self._run(asked)
                         asked_at = time.monotonic()

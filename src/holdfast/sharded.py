@@ -165,12 +165,15 @@ class ShardedQueue(Queue):
             idle = min(left, 0.5)
             try:
                 with self.events(idle=idle) as events:
-                    work = (event for event in events if event.kind not in NEVER_WORK)
                     leases = self._lease_now(count, seconds, failed)
+                    ask_at = time.monotonic() + idle
                     while not leases and time.monotonic() < deadline:
-                        if next(work, None) is None:
+                        event = next(events, None)
+                        if event is None:
                             break
-                        leases = self._lease_now(count, seconds, failed)
+                        if event.kind not in NEVER_WORK or time.monotonic() > ask_at:
+                            leases = self._lease_now(count, seconds, failed)
+                            ask_at = time.monotonic() + idle
             except ServerRefused as error:
                 if error.word != "NOPERM":
                     raise

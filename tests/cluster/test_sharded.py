@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -216,6 +217,25 @@ def test_a_delayed_job_is_leased_when_it_is_due(
     with open_sharded(shell, name, test_server.url, shards=SHARDS) as queue:
         queue.add(b"x", delay=0.2)
         assert queue.lease(30, wait=ASLEEP)
+
+
+def test_what_others_do_keeps_nobody_from_what_is_due(
+    test_server: TestServer, name: str, shell: Shell, threads: ThreadPoolExecutor
+) -> None:
+    with (
+        open_sharded(shell, name, test_server.url, shards=SHARDS) as queue,
+        ShardedQueue(name, test_server.url, shards=SHARDS) as other,
+    ):
+        other.add(b"x", id="a", result_for=60)
+        other.complete_many(other.lease_many(1, 30))
+        waiting = threads.submit(lambda: queue.lease(30, wait=ASLEEP))
+        other.add(b"x", delay=0.2)
+        deadline = time.monotonic() + DEADLINE
+        while not waiting.done() and time.monotonic() < deadline:
+            other.set_result("a", b"so far")
+        told = waiting.done()
+        assert waiting.result(DEADLINE)
+        assert told
 
 
 def test_a_user_who_may_not_listen_asks_from_time_to_time(

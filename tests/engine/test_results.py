@@ -10,8 +10,9 @@ import pytest
 
 from conftest import Clock
 from engine_support import take
+from faults.shells import SHELLS, Shell, open_queue
 from holdfast import AsyncQueue, AsyncServer, JobNotFound, Outcome, Queue, WrongState
-from support import TestServer, wait_until
+from support import DEADLINE, TestServer, wait_until
 
 
 def outcome_of(queue: Queue, id: str = "a") -> Outcome:
@@ -177,3 +178,27 @@ def test_a_coroutine_waits_for_a_result_among_the_noise_of_others(
     assert outcome is not None
     assert outcome.result == b"result"
     wait_until(lambda: live_queue.counts().ended == 1)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_who_waits_in_vain_is_not_kept_by_the_noise_of_others(
+    test_server: TestServer, live_queue: Queue, shell: Shell
+) -> None:
+    live_queue.add(b"x", id="a", result_for=60)
+    over = threading.Event()
+
+    def make_noise() -> None:
+        while not over.is_set():
+            live_queue.set_result("a", b"so far")
+
+    noise = threading.Thread(target=make_noise)
+    with open_queue(shell, live_queue.name, test_server.url) as queue:
+        waiter = threading.Thread(target=lambda: queue.result("a", wait=0.1))
+        noise.start()
+        waiter.start()
+        waiter.join(DEADLINE)
+        kept = waiter.is_alive()
+        over.set()
+        noise.join()
+        waiter.join()
+    assert not kept
