@@ -103,8 +103,8 @@ class RequestAsker:
 
         def receipt(sent: PartsSent) -> Receipt:
             place = sent.before if first is None else first
-            if number is None and self.next is not None:
-                self.next = place + 1
+            if number is None and first is not None:
+                self._count(first, 1)
             return Receipt(f"{self.id}/{place}", place >= sent.before)
 
         return _then(send(first, [codec.encode(data)]), receipt)
@@ -114,11 +114,22 @@ class RequestAsker:
         send = self._sending(None, None, options)
         new = 0
         for chunk in flows.chunks(map(codec.encode, pieces), len, PARTS_PER_CALL):
-            sent: PartsSent = yield send(self.next, chunk)
+            first = self.next
+            sent: PartsSent = yield send(first, chunk)
             new += sent.total - sent.before
-            if self.next is not None:
-                self.next += len(chunk)
+            if first is not None:
+                self._count(first, len(chunk))
         return new
+
+    def _count(self, first: int, parts: int) -> None:
+        """Go on behind the parts that were sent, unless somebody sent others as the same."""
+        if self.next != first:
+            raise WrongState(
+                f"{self.id}: two calls added parts at once, both from number {first} on, so some "
+                "were taken for repetitions and are not there. Add one after the other, or say "
+                "append=True"
+            )
+        self.next = first + parts
 
     def _sending(
         self, delay: Duration | None, at: Instant | None, options: Mapping[str, Any]

@@ -170,6 +170,24 @@ def test_who_begins_again_and_who_appends(play: Play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_parts_that_are_added_at_once_are_not_dropped_in_silence(play: Play, many: bool) -> None:
+    def add(request: AsyncRequest, part: int) -> Awaitable[object]:
+        return request.add_many([b"%d" % part]) if many else request.add(b"%d" % part)
+
+    async def scenario(queue: AsyncQueue) -> None:
+        async with queue.request("kept", append=True) as request:
+            await asyncio.gather(*(add(request, part) for part in range(5)))
+        assert (await request.status()).total == 5
+        request = queue.request("refused")
+        with pytest.raises(WrongState, match="append=True"):
+            async with request:
+                await asyncio.gather(*(add(request, part) for part in range(5)))
+        assert (await request.status()).state == "cancelled"
+
+    play(scenario)
+
+
 def test_thousands_of_parts(play: Play) -> None:
     async def scenario(queue: AsyncQueue) -> None:
         request = queue.request("r")
