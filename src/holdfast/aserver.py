@@ -15,7 +15,7 @@ from holdfast import arguments, wire
 from holdfast.address import Address, Node, parse
 from holdfast.embedded import Embedded
 from holdfast.engine.call import Call
-from holdfast.errors import ServerRefused
+from holdfast.errors import InvalidArgument, ServerRefused
 from holdfast.incarnation import Incarnation
 from holdfast.job import Duration
 from holdfast.server import (
@@ -211,6 +211,7 @@ class AsyncServer:
         Goes on trying for `patience` seconds, then raises `ServerUnavailable`. When the
         task is cancelled meanwhile, what the call may have taken is given back.
         """
+        self._enter_loop()
         caller = self.incarnation.take_caller()
         caller.number += 1
         try:
@@ -226,6 +227,22 @@ class AsyncServer:
             raise
         self.incarnation.give_caller(caller)
         return answer
+
+    def _enter_loop(self) -> None:
+        """Begin anew in another event loop, as connections cannot go over; refuse two at once."""
+        loop, last = asyncio.get_running_loop(), self.incarnation.loop
+        if loop is last:
+            return
+        if last is not None and last.is_running():
+            raise InvalidArgument(
+                f"{self!r} is in use by another event loop: make a queue, or an AsyncServer, in "
+                "each loop"
+            )
+        for caller in self.incarnation.take_callers():
+            if last is not None and not last.is_closed():
+                caller.close()
+        self._undoing.clear()
+        self.incarnation.loop = loop
 
     def _later(self, undoing: Coroutine[Any, Any, object]) -> None:
         """Give back, when there is time, what nobody is there any more to take."""
@@ -415,6 +432,7 @@ class AsyncServer:
 
     async def close(self) -> None:
         """Close idle connections and leave the embedded server. A later call opens new ones."""
+        self._enter_loop()
         if self._undoing:
             await asyncio.wait(self._undoing)
         for caller in self.incarnation.take_callers():

@@ -10,9 +10,12 @@ import os
 import weakref
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.ids import random_name
+
+if TYPE_CHECKING:
+    import asyncio
 
 C = TypeVar("C")
 
@@ -30,6 +33,8 @@ class Incarnation(Generic[C]):
         self.holder = random_name()
         self._leases = count(1)
         self._idle: list[C] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The one that its callers belong to, if any does."""
 
     def next_token(self) -> str:
         """Return the name of the next lease call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import threading
@@ -21,6 +22,7 @@ from holdfast import (
     AsyncQueue,
     AsyncServer,
     HoldfastError,
+    InvalidArgument,
     NewJob,
     Queue,
     Server,
@@ -146,6 +148,34 @@ def test_a_connection_killed_between_two_calls_of_an_event_loop_is_replaced(
                 kill_connections(client)
                 assert await queue.complete(lease)
             await queue.delete()
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_one_event_loop_after_the_other_can_use_a_queue(
+    test_server: TestServer, queue_name: str
+) -> None:
+    queue = AsyncQueue(queue_name, AsyncServer(test_server.url, patience=0))
+    asyncio.run(queue.add(b"x"))
+    with asyncio.Runner() as runner:
+        assert runner.run(queue.counts()).ready == 1
+        gc.collect()  # What the first loop left behind, which was not told to close.
+        with asyncio.Runner() as other:
+            other.run(queue.delete())
+            assert runner.run(queue.counts()).ready == 0
+        runner.run(queue.close())
+
+
+def test_two_event_loops_at_once_are_told_to_have_a_queue_each(
+    test_server: TestServer, queue_name: str
+) -> None:
+    async def main() -> None:
+        async with AsyncQueue(queue_name, test_server.url) as queue:
+            await queue.counts()
+            with pytest.raises(InvalidArgument, match="in each loop"):
+                await asyncio.to_thread(lambda: asyncio.run(queue.counts()))
+            assert (await queue.counts()).ready == 0
 
     asyncio.run(main())
 
