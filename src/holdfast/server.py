@@ -350,7 +350,7 @@ class Server:
                     asked = message is None
                     if asked:
                         link.send(wire.pack(b"PING"))
-                    elif message[0] == b"message":
+                    elif isinstance(message, list) and message[0] == b"message":
                         yield message[2]
                         quiet_at = time.monotonic() + idle
                 return

@@ -13,9 +13,10 @@ import redis
 
 from conftest import Clock
 from engine_support import Behind, take
+from faults.shells import SHELLS, Shell
 from holdfast import AsyncQueue, Event, NewJob, Queue
 from holdfast.job import read_events
-from support import DEADLINE, TestServer, command_on, wait_until
+from support import DEADLINE, TestServer, command_on, documented_user, wait_until, with_login
 
 
 def heard(events: Iterable[Event], count: int) -> list[tuple[str, int, list[str]]]:
@@ -163,6 +164,29 @@ def test_a_listener_whose_connection_was_lost_listens_again(
         wait_until(told, "a listener")
         listener.join(DEADLINE)
         assert heard_again == [("added", 1, ["again"])]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_who_may_not_ping_listens_for_as_long_as_others(
+    test_server: TestServer, queue_name: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documented user: that a ping is refused shows that there is a server, too."""
+    monkeypatch.setattr("holdfast.server.REPLY_SECONDS", 0.1)
+    monkeypatch.setattr("holdfast.aserver.REPLY_SECONDS", 0.1)
+    with test_server.client() as client:
+        user = documented_user("q*")
+        command_on(client, "ACL", "SETUSER", *user)
+    url = with_login(test_server.url, f"{user[0]}:secret")
+
+    async def listen() -> list[Event]:
+        async with AsyncQueue(queue_name, url) as queue, queue.events(idle=0.5) as events:
+            return [event async for event in events]
+
+    if shell == "AsyncQueue":
+        assert asyncio.run(listen()) == []
+        return
+    with Queue(queue_name, url) as queue, queue.events(idle=0.5) as events:
+        assert list(events) == []
 
 
 def test_leaving_early_closes_the_connection(queue: Queue, client: redis.Redis) -> None:
