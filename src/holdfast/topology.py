@@ -284,6 +284,7 @@ class RoutedTries(wire.Tries):
 
     def _leave(self, node: Node | None) -> None:
         self.ask_at = None
+        self.forget_script()
         if node:
             self._topology.lost(node)
 
