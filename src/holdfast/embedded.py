@@ -123,6 +123,7 @@ class Embedded:
                     (os.POSIX_SPAWN_DUP2, log, 1),
                     (os.POSIX_SPAWN_DUP2, log, 2),
                 ],
+                setsigmask=(),  # What our caller does not want to hear ends the server.
             )
         finally:
             os.close(log)

@@ -284,6 +284,17 @@ def test_it_is_out_of_reach_of_a_ctrl_c_at_the_terminal(user: Embedded) -> None:
         assert os.getsid(pid_in(user.directory, lock)) != os.getsid(0)
 
 
+def test_a_starter_that_blocks_signals_does_not_keep_it_from_being_stopped(user: Embedded) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        user.ensure()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    server = pid_in(user.directory, "server.lock")
+    user.leave()
+    wait_for_end(server)
+
+
 def test_it_keeps_nothing_open_that_its_starter_had_open(user: Embedded) -> None:
     if not Path("/proc/self/fd").exists():
         pytest.skip("no /proc to look into")
