@@ -122,11 +122,17 @@ def parse(url: str | None = None) -> Address:
     try:
         parts = urlsplit(url)
         base, _, kind = parts.scheme.partition("+")
-        nodes = _nodes(parts.netloc.rpartition("@")[2], _PORTS.get(kind, 0))
+        hosts = parts.netloc.rpartition("@")[2]
+        nodes = _nodes(hosts, _PORTS.get(kind, 0)) if base in _TCP else ()
         user, password = parts.username, parts.password
-        query = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
+        query = _query(parts.query) if parts.query else {}
     except ValueError:
-        raise InvalidArgument(f"url cannot be read: it should look like {_FORMS}") from None
+        raise InvalidArgument(
+            f"url cannot be read: it should look like {_FORMS}; what means something in a URL, "
+            "also in a password, is written as %40 and so on"
+        ) from None
+    if "#" in url:
+        raise InvalidArgument("url has a '#': write it as %23")
     given = {name: values[-1] for name, values in query.items()}
     if parts.scheme == "embedded":
         _refuse_unknown(given)
@@ -136,7 +142,7 @@ def parse(url: str | None = None) -> Address:
     if parts.scheme == "unix":
         db = _database(given.pop("db", "0"))
         _refuse_unknown(given)
-        if not parts.path:
+        if not parts.path or hosts:
             raise InvalidArgument("url of a unix socket needs a path: unix:///run/valkey.sock")
         return Address(path=unquote(parts.path), db=db, replicas=replicas, **login)
     if base not in _TCP or kind not in _PORTS or ("+" in parts.scheme) != bool(kind):
@@ -187,7 +193,14 @@ def shown(node: Node) -> str:
 def _nodes(hosts: str, port: int) -> tuple[Node, ...]:
     """Read host and port of each; ValueError where one cannot be read."""
     parts = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    for part in parts:
+        (part.hostname or "").encode("idna")  # As it is looked up.
     return tuple((part.hostname or "localhost", part.port or port) for part in parts)
+
+
+def _query(text: str) -> dict[str, list[str]]:
+    """Read options; a plus is one, as in the rest of a URL, and what is empty is not left out."""
+    return parse_qs(text.replace("+", "%2B"), strict_parsing=True, keep_blank_values=True)
 
 
 def _replicas(text: str) -> int:
