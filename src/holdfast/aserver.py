@@ -24,6 +24,7 @@ from holdfast.server import (
     PATIENCE_SECONDS,
     REPLY_SECONDS,
     embedded_path,
+    log,
     warn_once,
 )
 from holdfast.topology import FIND_SECONDS, Finding, RoutedTries, topology_of
@@ -248,7 +249,12 @@ class AsyncServer:
         """Give back, when there is time, what nobody is there any more to take."""
         task = asyncio.create_task(undoing)
         self._undoing.add(task)
-        task.add_done_callback(self._undoing.discard)
+        task.add_done_callback(self._undone)
+
+    def _undone(self, task: asyncio.Task[object]) -> None:
+        self._undoing.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.warning("%r: what a cancelled call may have taken lapses: %s", self, error)
 
     async def _converse(
         self, caller: AsyncCaller, packer: wire.Packer, call: Call[T], now: bytes, wait: float

@@ -35,7 +35,15 @@ from holdfast.address import Address
 from holdfast.engine import calls
 from holdfast.health import read_health
 from holdfast.wire import check_health
-from support import DEADLINE, TestServer, command_on, kill_connections, wait_until, with_login
+from support import (
+    DEADLINE,
+    TestServer,
+    command_on,
+    free_port,
+    kill_connections,
+    wait_until,
+    with_login,
+)
 
 SECRET = "hunter2-$ecret"
 IN_URL = "hunter2-%24ecret"
@@ -302,6 +310,24 @@ def test_where_nothing_listens_the_server_is_unavailable(own: TestServer) -> Non
 def test_without_patience_there_is_one_try(own: TestServer) -> None:
     for error in in_both_shells(f"unix://{own.directory}/nothing", 0, lambda q: q.counts()):
         assert isinstance(error, ServerUnavailable)
+
+
+def test_what_a_cancelled_call_cannot_give_back_is_said_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        server = AsyncServer(f"redis://127.0.0.1:{free_port()}", patience=0.1)
+        async with AsyncQueue("q", server) as queue:
+            task = asyncio.create_task(queue.lease(30))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        gc.collect()
+
+    asyncio.run(main())
+    (said,) = caplog.messages
+    assert "lapses: redis://127.0.0.1" in said
 
 
 def test_who_listens_to_nobody_is_told_so(own: TestServer) -> None:
