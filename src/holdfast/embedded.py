@@ -179,7 +179,13 @@ class Embedded:
 def default_directory() -> Path:
     """Return this user's own directory for the embedded server."""
     data = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return (data if data.is_absolute() else Path.home() / ".local/share") / "holdfast"
+    try:
+        return (data if data.is_absolute() else Path.home() / ".local/share") / "holdfast"
+    except RuntimeError:
+        raise InvalidArgument(
+            "this user has no home directory for an embedded server: name another one, as "
+            "embedded:///var/lib/holdfast, or use a server of your own with url= or HOLDFAST_URL"
+        ) from None
 
 
 def find_binary() -> Path:

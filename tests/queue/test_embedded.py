@@ -664,6 +664,14 @@ def test_the_default_directory_is_the_users_own(
 # --- when it cannot be ------------------------------------------------------------------------
 
 
+def test_a_user_without_a_home_is_told_to_name_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 54321)
+    with pytest.raises(InvalidArgument, match="HOLDFAST_URL"):
+        Embedded()
+
+
 def test_a_server_that_cannot_start_is_reported_with_its_log_and_a_way_out(
     user: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
