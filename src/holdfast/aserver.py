@@ -90,13 +90,18 @@ class AsyncLink(asyncio.Protocol):
         return before, await self.read()
 
     async def read(self, seconds: float | None = None) -> Any:
-        """Return the next reply; as long as something of it arrives, it is waited for."""
+        """Return the next reply; as long as something is taken or arrives, it is waited for."""
         while not self._replies:
             if self._lost is not None:
                 raise self._lost
+            unsent = self._transport.get_write_buffer_size()
             self._waiter = asyncio.get_running_loop().create_future()
-            async with asyncio.timeout(self._reply_seconds if seconds is None else seconds):
-                await self._waiter
+            try:
+                async with asyncio.timeout(self._reply_seconds if seconds is None else seconds):
+                    await self._waiter
+            except TimeoutError:
+                if self._transport.get_write_buffer_size() >= unsent:
+                    raise
         return self._replies.popleft()
 
     async def read_within(self, seconds: float) -> Any:

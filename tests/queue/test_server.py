@@ -6,18 +6,23 @@ import asyncio
 import gc
 import logging
 import random
+import select
+import socket
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
 from engine_support import Behind, own_server, take
+from faults.shells import SHELLS, Shell
 from holdfast import (
     AsyncQueue,
     AsyncServer,
@@ -32,6 +37,7 @@ from holdfast import (
     wire,
 )
 from holdfast.address import Address
+from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.engine import calls
 from holdfast.health import read_health
 from holdfast.wire import check_health
@@ -203,6 +209,54 @@ def test_a_connection_killed_while_the_client_sleeps_is_replaced(
         lease = waiting.result(DEADLINE)
     assert lease is not None
     assert (lease.data, lease.lapses) == (b"x", 0)
+
+
+@contextmanager
+def slow_way_to(server: TestServer, directory: Path) -> Iterator[str]:
+    """Lead to a server by a way on which a payload takes a while, though it never stops."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(directory / "slow"))
+    listener.listen()
+
+    def carry() -> None:
+        client, _ = listener.accept()
+        with client, socket.socket(socket.AF_UNIX) as end:
+            end.connect(str(server.socket))
+            while ready := select.select([client, end], [], [])[0]:
+                for one in ready:
+                    some = one.recv(1 << 16)
+                    if not some:
+                        return
+                    (client if one is end else end).sendall(some)
+                    time.sleep(0.01 if len(some) == 1 << 16 else 0)
+
+    carrier = threading.Thread(target=carry)
+    carrier.start()
+    with listener:
+        yield f"unix://{directory}/slow"
+        carrier.join(DEADLINE)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_takes_long_to_send_is_waited_for_as_long_as_something_is_taken(
+    test_server: TestServer, queue_name: str, tmp_path: Path, shell: Shell
+) -> None:
+    payload = b"x" * MAX_PAYLOAD_BYTES  # At 64 KiB in 10 ms, longer than a reply may take.
+
+    async def add(url: str) -> None:
+        server = AsyncServer(url, patience=0, reply_within=0.6)
+        async with AsyncQueue(queue_name, server) as queue:
+            assert await queue.add(payload)
+
+    with slow_way_to(test_server, tmp_path) as url:
+        if shell == "AsyncQueue":
+            asyncio.run(add(url))
+        else:
+            with Queue(queue_name, Server(url, patience=0, reply_within=0.6)) as queue:
+                assert queue.add(payload)
+    with Queue(queue_name, test_server.url) as queue:
+        assert queue.counts().ready == 1
+        queue.delete()
 
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
