@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -100,7 +103,8 @@ class ShardedAsker(Asker):
             Asker(next_token, defaults, requeue, partial(sharding.namer_in, number))
             for number in range(sharding.count)
         ]
-        self._turns = count()
+        # Begun anywhere: many who lease once and end would all turn to the same shard.
+        self._turns = count(random.randrange(sharding.count))
 
     def _home(self, id: str) -> tuple[int, Asker]:
         number = self._sharding.number_of(id)
@@ -184,9 +188,12 @@ class ShardedAsker(Asker):
     ) -> Flow[Leases]:
         """Lease from shard after shard. What is granted is put into `granted` as it comes.
 
-        A shard that cannot be asked stops nobody who gets something from another.
+        A shard that cannot be asked stops nobody who gets something from another. What is granted
+        does not wait for more for longer than half of its time: it would lapse on the way.
         """
         arguments.whole("count", count, 1, MAX_JOBS)
+        enough = arguments.duration_ms("seconds", seconds, least=1) / 2000
+        until = math.inf
         done = list(arguments.several("leases", complete))
         riding: dict[int, list[tuple[int, Done]]] = {}
         for place, item in enumerate(done):
@@ -204,10 +211,12 @@ class ShardedAsker(Asker):
             shard, left = self._shards[number], count - len(leases)
             answers: Sequence[int] = ()
             try:
-                if left:
+                if left and time.monotonic() < until:
                     more = yield from shard_flow(
                         number, shard.lease_many(left, seconds, None, settles, failed)
                     )
+                    if more and not leases:
+                        until = time.monotonic() + enough
                     leases += more
                     answers = more.completed
                 elif own:

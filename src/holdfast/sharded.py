@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
-from holdfast.errors import ServerRefused
+from holdfast.errors import HoldfastError, ServerRefused
 from holdfast.job import Duration, JobOptions, Lease, Leases
 from holdfast.queue import Queue
 from holdfast.said import Done
@@ -160,27 +160,36 @@ class ShardedQueue(Queue):
         deadline = time.monotonic() + self._ask.wait(wait)
         leases = self._lease_now(count, seconds, failed, complete)
         completed = leases.completed
-        while not leases and (left := deadline - time.monotonic()) > 0:
-            # What is due by itself is told by nobody, so we ask from time to time too.
-            idle = min(left, 0.5)
-            try:
-                with self.events(idle=idle) as events:
-                    leases = self._lease_now(count, seconds, failed)
-                    ask_at = time.monotonic() + idle
-                    while not leases and time.monotonic() < deadline:
-                        event = next(events, None)
-                        if event is None:
-                            break
-                        if event.kind not in NEVER_WORK or time.monotonic() > ask_at:
-                            leases = self._lease_now(count, seconds, failed)
-                            ask_at = time.monotonic() + idle
-            except ServerRefused as error:
-                if error.word != "NOPERM":
-                    raise
-                time.sleep(idle)  # This user may not listen.
-            leases = leases or self._lease_now(count, seconds, failed)
+        try:
+            while not leases and time.monotonic() < deadline:
+                leases = self._lease_soon(count, seconds, failed, deadline)
+        except HoldfastError as error:
+            error.answers = completed
+            raise
         leases.completed = completed
         return leases
+
+    def _lease_soon(self, count: int, seconds: Duration, failed: bool, deadline: float) -> Leases:
+        """Lease when something happens, or in a moment: what is due by itself is told by nobody."""
+        idle = max(0.001, min(deadline - time.monotonic(), 0.5))
+        try:
+            with self.events(idle=idle) as events:
+                leases = self._lease_now(count, seconds, failed)
+                ask_at = time.monotonic() + idle
+                while not leases and time.monotonic() < deadline:
+                    event = next(events, None)
+                    if event is None:
+                        break
+                    if event.kind not in NEVER_WORK or time.monotonic() > ask_at:
+                        leases = self._lease_now(count, seconds, failed)
+                        ask_at = time.monotonic() + idle
+                if leases:
+                    return leases
+        except ServerRefused as error:
+            if error.word != "NOPERM":
+                raise
+            time.sleep(idle)  # This user may not listen.
+        return self._lease_now(count, seconds, failed)
 
     def _lease_now(
         self, count: int, seconds: Duration, failed: bool, complete: Iterable[Done] = ()

@@ -14,6 +14,7 @@ import pytest
 
 from cluster.nodes import Nodes
 from conftest import Clock
+from engine_support import own_server
 from faults.shells import Shell, open_sharded
 from holdfast import (
     AsyncShardedQueue,
@@ -165,6 +166,17 @@ def test_no_shard_is_starved_by_another_that_always_has_work(queue: ShardedQueue
         assert lease
         leased.append(lease.id)
     assert poor[0] in leased
+
+
+def test_those_who_lease_once_do_not_all_turn_to_the_same_shard(
+    test_server: TestServer, name: str
+) -> None:
+    server = Server(test_server.url)
+    ShardedQueue(name, server, shards=SHARDS).add_many([b"x"] * 1000)
+    once = [ShardedQueue(name, server, shards=SHARDS).lease(30) for _ in range(40)]
+    sharding = Sharding(name, SHARDS)
+    assert len({sharding.number_of(lease.id) for lease in once if lease}) > 1
+    server.close()
 
 
 def test_many_are_leased_from_all_shards(queue: ShardedQueue) -> None:
@@ -617,6 +629,44 @@ def test_a_lost_node_stops_nobody_but_its_shards(partial_cluster: Nodes, name: s
         assert len(leases) == ready
 
 
+def test_what_is_leased_does_not_lapse_while_a_lost_node_is_waited_for(
+    partial_cluster: Nodes, name: str
+) -> None:
+    cluster = partial_cluster
+    with ShardedQueue(name, Server(cluster.url, patience=0.5), shards=32) as queue:
+        queue.add_many([b"x"] * 200)
+        lost = cluster.primary_of(queue.shards[0].name)
+        cluster.replica_of(queue.shards[0].name).kill()
+        lost.kill()
+        leases = queue.lease_many(200, 3)
+        assert leases
+        alive = [shard for shard in queue.shards if cluster.primary_of(shard.name) is not lost]
+        for shard in alive:
+            shard.tidy(force=True)
+        assert all(queue.extend_many(leases, 30))
+
+
+def test_an_error_carries_what_was_completed_before_the_waiting(name: str) -> None:
+    with own_server() as server:
+        queue = ShardedQueue(name, Server(server.url, patience=0.1), shards=SHARDS)
+        queue.add(b"x")
+        leases = queue.lease_many(1, 30)
+        with queue.events() as events, ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(queue.lease_many, 1, 30, wait=ASLEEP, complete=leases)
+            next(event for event in events if event.kind == "completed")
+            wait_until(lambda: listeners(server) == 2 * SHARDS, "who waits")
+            server.kill()
+            with pytest.raises(ServerUnavailable) as caught:
+                waiting.result(DEADLINE)
+            queue.close()
+        assert caught.value.answers == [True]
+
+
+def listeners(server: TestServer) -> int:
+    with server.client() as client:
+        return sum(count for _, count in client.pubsub_numsub(*client.pubsub_channels()))
+
+
 def test_what_was_leased_goes_back_when_something_else_could_not_be_completed(
     partial_cluster: Nodes, name: str
 ) -> None:
@@ -640,10 +690,13 @@ def test_what_was_leased_goes_back_when_nobody_waits_for_the_rest(
 ) -> None:
     async def act() -> None:
         async with AsyncShardedQueue(name, cluster.url, shards=16) as queue:
-            await queue.add_many([b"x"] * 100)
-            swift = queue.shards[0]  # The first that is asked.
+            for shard in queue.shards:
+                await shard.add_many([b"x"] * 5)
+            (asked,) = await queue.lease_many(1, 30)
+            await queue.release(asked)
+            swift = queue.shards[(queue.sharding.number_of(asked.id) + 1) % 16]  # The next is this.
             primaries = [cluster.primary_of(shard.name) for shard in queue.shards]
-            slow = next(primary for primary in primaries if primary is not primaries[0])
+            slow = next(one for one in primaries if one is not cluster.primary_of(swift.name))
             slow.freeze()
             task = asyncio.create_task(queue.lease_many(100, 30))
             while not (await swift.counts()).leased:
@@ -656,7 +709,7 @@ def test_what_was_leased_goes_back_when_nobody_waits_for_the_rest(
 
     asyncio.run(act())
     with ShardedQueue(name, cluster.url, shards=16) as queue:
-        wait_until(lambda: queue.counts().ready == 100, "all to be back")
+        wait_until(lambda: queue.counts().ready == 80, "all to be back")
 
 
 def test_both_shells_are_one_thing(test_server: TestServer, name: str) -> None:
