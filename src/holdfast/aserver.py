@@ -458,10 +458,11 @@ class AsyncServer:
 
     async def _turn(self, caller: AsyncCaller, slot: int, tries: wire.Tries | None) -> AsyncLink:
         """Return a caller's link to the one who serves a slot, or whom it shall ask this time."""
-        caller.turn_to((tries and tries.ask_at) or await self._where(slot))
+        caller.turn_to((tries and tries.ask_at) or await self.where(slot))
         return caller.link or await self._open_link(caller)
 
-    async def _where(self, slot: int) -> Node:
+    async def where(self, slot: int) -> Node:
+        """Return which of several servers has a slot; trouble is an OSError or a refusal."""
         assert self._topology is not None
         node = self._topology.where(slot)
         if node is None:
@@ -498,7 +499,7 @@ class AsyncServer:
 
     async def connect(self, slot: int) -> AsyncLink:
         """Open a connection to who serves a slot; trouble is an OSError or a refusal."""
-        return await self.connect_to(await self._where(slot) if self._topology else None)
+        return await self.connect_to(await self.where(slot) if self._topology else None)
 
     async def connect_to(self, node: Node | None) -> AsyncLink:
         """Open a connection to one of several servers, or to the one that there is."""

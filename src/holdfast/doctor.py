@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ssl
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
 import hiredis
 
+from holdfast.address import Address
 from holdfast.embedded import default_directory
 from holdfast.engine import calls
 from holdfast.errors import HoldfastError, ServerRefused, ServerUnavailable, UnsupportedServer
@@ -66,15 +68,18 @@ def examine(url: str | None = None, *, queue: str | None = None) -> Diagnosis:
     """
     server = Server(url, patience=0, reply_within=REPLY_SECONDS)
     packer = Packer(queue or QUEUE)
+    address = server.address
     try:
-        link = server.connect(packer.slot)
+        node = server.where(packer.slot) if address.kind else None
+        address = address.at(node) if node else address
+        link = server.connect_to(node)
     except (OSError, HoldfastError) as error:
         server.close()
-        return Diagnosis(_url(server), None, "unknown", [_no_entry(server, error)])
+        return Diagnosis(_url(server), None, "unknown", [_no_entry(address, error)])
     try:
         return _look(server, link, packer, named=queue is not None)
     except (OSError, ServerUnavailable) as error:
-        return Diagnosis(_url(server), None, "unknown", [_no_entry(server, error)])
+        return Diagnosis(_url(server), None, "unknown", [_no_entry(address, error)])
     finally:
         link.close()
         server.close()
@@ -106,18 +111,25 @@ def _look_at_others(
     """Return what the other primaries of a cluster are worth, and what is wrong there only."""
     tiers: list[Tier] = []
     others: list[Finding] = []
-    nodes = [node for node in server.primaries() if node]
+    try:
+        nodes = [node for node in server.primaries() if node]
+    except ServerRefused as error:
+        return [], [Finding("warning", f"one node was looked at, {first.address}", str(error))]
     for node in nodes:
-        if server.address.at(node) == first.address:
+        address = server.address.at(node)
+        if address == first.address:
             continue
-        link = server.connect_to(node)
         try:
-            health, seen = _see(link)
-        finally:
-            link.close()
+            link = server.connect_to(node)
+            with closing(link):
+                health, seen = _see(link)
+        except (OSError, HoldfastError) as error:
+            tiers.append("unknown")
+            others.append(_no_entry(address, error))
+            continue
         tiers.append(tier_of(health, seen))
         others += [
-            replace(finding, what=f"{link.address}: {finding.what}")
+            replace(finding, what=f"{address}: {finding.what}")
             for finding in judge(health, seen)
             if finding.level != "ok" and finding not in found
         ]
@@ -192,9 +204,9 @@ def _no_scripts(error: ServerRefused, *, named: bool) -> Finding:
     return Finding("error", "scripts are refused", str(error))
 
 
-def _no_entry(server: Server, error: Exception) -> Finding:
+def _no_entry(address: Address, error: Exception) -> Finding:
     """Return why a server cannot be used at all, and what to do."""
-    if server.address.embedded:
+    if address.embedded:
         told, _, _ = str(error).partition(" The log ends:\n")
         return Finding("error", "the embedded server does not run", told)
     if isinstance(error, UnsupportedServer | ServerUnavailable):
@@ -205,7 +217,7 @@ def _no_entry(server: Server, error: Exception) -> Finding:
     if isinstance(error, ConnectionRefusedError | FileNotFoundError):
         return Finding(
             "error",
-            f"nothing listens at {server.address}",
+            f"nothing listens at {address}",
             "start the server, or correct the URL; without any URL Holdfast starts its own",
         )
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -217,9 +229,7 @@ def _no_entry(server: Server, error: Exception) -> Finding:
     if isinstance(error, TimeoutError):
         return Finding(
             "error",
-            f"no answer from {server.address} in {REPLY_SECONDS:.0f} s",
+            f"no answer from {address} in {REPLY_SECONDS:.0f} s",
             "is it the right host and port, and does a firewall let this machine through?",
         )
-    return Finding(
-        "error", f"{server.address} cannot be reached: {describe(error)}", "correct the URL"
-    )
+    return Finding("error", f"{address} cannot be reached: {describe(error)}", "correct the URL")

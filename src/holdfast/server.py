@@ -429,10 +429,11 @@ class Server:
 
     def _turn(self, caller: Caller, slot: int, tries: wire.Tries | None) -> Link:
         """Return a caller's link to the one who serves a slot, or whom it shall ask this time."""
-        caller.turn_to((tries and tries.ask_at) or self._where(slot))
+        caller.turn_to((tries and tries.ask_at) or self.where(slot))
         return caller.link or self._open_link(caller)
 
-    def _where(self, slot: int) -> Node:
+    def where(self, slot: int) -> Node:
+        """Return which of several servers has a slot; trouble is an OSError or a refusal."""
         assert self._topology is not None
         node = self._topology.where(slot)
         if node is None:
@@ -469,7 +470,7 @@ class Server:
 
     def connect(self, slot: int) -> Link:
         """Open a connection to who serves a slot; trouble is an OSError or a refusal."""
-        return self.connect_to(self._where(slot) if self._topology else None)
+        return self.connect_to(self.where(slot) if self._topology else None)
 
     def connect_to(self, node: Node | None) -> Link:
         """Open a connection to one of several servers, or to the one that there is."""

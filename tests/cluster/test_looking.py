@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from cluster.nodes import Nodes
+from cluster.nodes import Nodes, closing
 from cluster.watched import Watched
 from faults.shells import Shell
 from holdfast import AsyncServer, Queue, Server, ServerRefused, ServerUnavailable
@@ -112,6 +113,25 @@ def test_doctor_looks_at_all_primaries_where_no_queue_is_named(cluster: Nodes, n
         [finding] = [one for one in told.findings if one.level == "error"]
         assert "allkeys-lru" in finding.what
         assert finding.what.startswith("maxmemory") or f":{node.port}/0: " in finding.what
+
+
+def test_doctor_says_which_node_of_a_cluster_is_gone(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, replicas=0)
+    with closing(nodes):
+        for node in nodes.nodes:
+            node.kill()
+            told = examine(nodes.url)
+            node.start()
+            assert not told.sound
+            [finding] = [one for one in told.findings if one.level == "error"]
+            assert finding.what == f"nothing listens at redis://127.0.0.1:{node.port}/0"
+
+
+def test_doctor_says_that_a_user_may_not_ask_for_the_nodes(cluster: Nodes) -> None:
+    with limited(cluster, "-cluster") as url:
+        told = examine(url)
+    [finding] = [one for one in told.findings if "one node was looked at" in one.what]
+    assert "+cluster|slots" in finding.advice
 
 
 def test_doctor_looks_at_the_primary(watched: Watched) -> None:
