@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import hiredis
 
@@ -30,6 +30,9 @@ from holdfast.server import (
 from holdfast.topology import FIND_SECONDS, Finding, RoutedTries, topology_of
 
 T = TypeVar("T")
+
+MOST_REPLIES: Final = 1000
+"""What waits here to be read, about: who is slow to take events leaves the rest to the server."""
 
 
 class AsyncLink(asyncio.Protocol):
@@ -55,6 +58,8 @@ class AsyncLink(asyncio.Protocol):
         except hiredis.ProtocolError as error:
             self._lost = ConnectionResetError(f"what came is not a reply: {error}")
             self._transport.abort()
+        if len(self._replies) > MOST_REPLIES:
+            self._transport.pause_reading()
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
@@ -94,6 +99,7 @@ class AsyncLink(asyncio.Protocol):
         while not self._replies:
             if self._lost is not None:
                 raise self._lost
+            self._transport.resume_reading()
             unsent = self._transport.get_write_buffer_size()
             self._waiter = asyncio.get_running_loop().create_future()
             try:

@@ -14,7 +14,7 @@ import redis
 from conftest import Clock
 from engine_support import Behind, take
 from faults.shells import SHELLS, Shell
-from holdfast import AsyncQueue, Event, NewJob, Queue
+from holdfast import AsyncQueue, AsyncServer, Event, NewJob, Queue, wire
 from holdfast.job import read_events
 from support import DEADLINE, TestServer, command_on, documented_user, wait_until, with_login
 
@@ -134,6 +134,34 @@ def test_who_is_slow_to_take_an_event_misses_none(queue: Queue) -> None:
         for id in "abc":
             be_slow(0.06)
             assert next(events).ids == [id]
+
+
+def test_what_a_slow_listener_has_not_taken_does_not_pile_up(
+    test_server: TestServer, queue: Queue, client: redis.Redis
+) -> None:
+    many = 30_000
+
+    def publish() -> None:
+        with client.pipeline(transaction=False) as pipeline:
+            for _ in range(many):
+                pipeline.publish(queue._packer.events, b"x")
+            pipeline.execute()
+
+    async def main() -> None:
+        server = AsyncServer(test_server.url)
+        link = await server.connect(queue._packer.slot)
+        link.send(wire.pack(b"SUBSCRIBE", queue._packer.events))
+        await link.read()
+        await asyncio.to_thread(publish)
+        link.send(wire.PING)
+        await asyncio.sleep(0.1)
+        assert len(link._replies) < many / 2
+        for _ in range(many):
+            assert (await link.read())[2] == b"x"
+        assert await link.read() == [b"pong", b""]
+        link.close()
+
+    asyncio.run(main())
 
 
 def test_who_listens_is_not_disturbed_by_another_queue(queue: Queue, clock: Clock) -> None:
