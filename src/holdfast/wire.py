@@ -45,7 +45,7 @@ NOT_HERE: Final = frozenset({"MOVED", "ASK", "UNBLOCKED", "READONLY"})
 """Said to who listens to a queue that is served by another node now."""
 
 FORGOTTEN_SECONDS: Final = 300.0
-"""A call that began so long ago is not sent again: callers are remembered for ten minutes."""
+"""A call that was sent so long ago is not sent again: callers are remembered for ten minutes."""
 
 COPIES_SECONDS: Final = 1.0
 """How long replicas are waited for before the call is made again."""
@@ -324,7 +324,7 @@ class Tries:
     def _pause_or_raise(self, trouble: Exception) -> float:
         left = self._until - time.monotonic()
         # Frozen or asleep for minutes: the server may have forgotten that it knows this call.
-        if abs(time.time() - self._begun) > FORGOTTEN_SECONDS:
+        if self._unknown and abs(time.time() - self._begun) > FORGOTTEN_SECONDS:
             left = 0
         if left > 0:
             pause, self._pause = self._pause * random.uniform(0.5, 1.0), min(self._pause * 2, 1.0)

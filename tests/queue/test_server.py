@@ -384,6 +384,18 @@ def test_what_a_cancelled_call_cannot_give_back_is_said_in_one_line(
     assert "lapses: redis://127.0.0.1" in said
 
 
+@pytest.mark.parametrize("sent", [False, True])
+def test_what_was_sent_minutes_ago_is_not_sent_again(sent: bool) -> None:
+    """The server may have forgotten that it knows it. What was never sent has all the patience."""
+    begun = time.time() - wire.FORGOTTEN_SECONDS - 1
+    tries = wire.Tries("there", 3600, calls.resume(), begun)
+    if sent:
+        with pytest.raises(ServerUnavailable, match="unknown"):
+            tries.after_loss(ConnectionResetError(), sent=True)
+    else:
+        assert tries.after_loss(ConnectionRefusedError(), sent=False) > 0
+
+
 def test_who_listens_to_nobody_is_told_so(own: TestServer) -> None:
     server = Server(f"unix://{own.directory}/nothing", patience=0)
     with Queue("q", server) as queue, pytest.raises(ServerUnavailable), queue.events():
