@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from operator import attrgetter
 from typing import Any, Final, Literal, NoReturn, TypeVar
 
@@ -19,7 +19,7 @@ from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
 from holdfast.engine.replies import Shown
 from holdfast.engine.requesting import Found
-from holdfast.engine.script import MAX_JOBS
+from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.flows import Flow
 from holdfast.ids import new_id
@@ -138,14 +138,17 @@ class ShardedAsker(Asker):
         entries = self.entries(jobs, options)
         ask = adding(on_conflict)
         receipts: list[Receipt] = []
-        while some := list(islice(entries, MAX_JOBS * self._sharding.count)):
-            try:
+        shards = self._sharding.count
+        try:
+            for some in flows.chunks(
+                entries, flows.payload_size, MAX_JOBS * shards, MAX_BYTES * shards
+            ):
                 receipts += yield from self._split(
                     some, attrgetter("id"), lambda _, own: flows.add_many(own, ask), "receipts"
                 )
-            except HoldfastError as error:
-                error.receipts = [*receipts, *error.receipts]
-                raise
+        except HoldfastError as error:
+            error.receipts = [*receipts, *error.receipts]
+            raise
         return receipts
 
     def _split(

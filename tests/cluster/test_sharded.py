@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from engine_support import own_server
 from faults.shells import Shell, open_sharded
 from holdfast import (
     AsyncShardedQueue,
+    CodecError,
     InvalidArgument,
     JobExists,
     JobNotFound,
@@ -118,6 +120,28 @@ def test_an_error_carries_the_receipts_of_what_was_added(queue: ShardedQueue) ->
         queue.add_many(jobs, on_conflict="raise")
     assert [receipt.id for receipt in caught.value.receipts] == ids_of(queue, 1, 3)
     assert queue.counts().ready == 4
+
+
+def test_a_job_that_cannot_be_added_comes_with_the_receipts_of_those_before(
+    queue: ShardedQueue,
+) -> None:
+    with pytest.raises(CodecError) as caught:
+        queue.add_many([b"x"] * SHARDS * 1000 + [b"y", math.nan])
+    assert len(caught.value.receipts) == SHARDS * 1000 == queue.counts().ready
+
+
+def test_jobs_are_not_all_in_memory_before_the_first_is_added(queue: ShardedQueue) -> None:
+    megabyte = b"x" * 1024 * 1024
+    added: list[int] = []
+
+    def jobs() -> Iterator[bytes]:
+        yield from [megabyte] * 8 * SHARDS
+        with ShardedQueue(queue.name, queue_url(queue), shards=SHARDS) as other:
+            yield megabyte
+            added.append(other.counts().ready)
+
+    queue.add_many(jobs())
+    assert added == [8 * SHARDS]
 
 
 def test_a_follow_up_is_in_the_shard_of_the_job_that_it_follows(queue: ShardedQueue) -> None:
