@@ -208,28 +208,36 @@ class Sentinels(_Doubts):
     def find(self) -> Finding:
         trouble: Exception | None = None
         known = self._primary
-        self._confirm_at = time.monotonic() + CONFIRM_SECONDS  # Others need not ask meanwhile.
+        self._rely()  # Others need not ask meanwhile.
         question = wire.pack(
             b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._address.primary.encode()
         )
         for sentinel in self._in_order(self._address.nodes):
+            super().lost(sentinel)  # Until it answers: who does not is asked last.
             try:
                 told = yield self._address.sentinel(sentinel), question
+                self.found(sentinel)
                 node = self._told(told, sentinel)
                 if node == known:
-                    return
+                    return self._rely()
                 role = yield self._address.at(node), _ROLE
             except (OSError, ServerRefused) as error:
-                trouble = error
+                if not isinstance(trouble, ServerRefused):  # Who answers says more.
+                    trouble = error
                 continue
             word = wire.word_of(role)
             if word == "NOPERM" or (not word and role[0] == b"master"):
                 self._primary = node
-                return
+                return self._rely()
             # It was primary, and the Sentinel does not know better yet.
             trouble = wire.refusal(role) if word else ConnectionError(f"{shown(node)}: no primary")
         if known is None:
             raise trouble or ConnectionError("there is no Sentinel to ask")
+        return self._rely()
+
+    def _rely(self) -> None:
+        """Ask nobody for a moment."""
+        self._confirm_at = time.monotonic() + CONFIRM_SECONDS
 
     def _told(self, reply: Any, sentinel: Node) -> Node:
         if isinstance(reply, hiredis.ReplyError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -105,6 +106,22 @@ def test_without_a_sentinel_the_primary_that_is_known_goes_on(
     with closing(watched), open_queue(slow_shell, name, watched.url) as queue:
         queue.add(b"x")
         watched.stop_sentinel()
+        assert queue.add(b"y")
+        assert queue.counts().ready == 2
+
+
+def test_a_sentinel_that_does_not_answer_keeps_nobody_from_the_primary(
+    slow_shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for longer than what another one said before is relied on."""
+    for module in ("topology", "server", "aserver"):
+        monkeypatch.setattr(f"holdfast.{module}.FIND_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.topology.CONFIRM_SECONDS", 0.2)
+    watched = Watched(tmp_path)
+    with closing(watched), open_queue(slow_shell, name, watched.url, patience=2) as queue:
+        queue.add(b"x")
+        watched.freeze_sentinel()
+        time.sleep(0.2)  # Now it has to be asked.
         assert queue.add(b"y")
         assert queue.counts().ready == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,10 @@ class Watched:
             )
         except (redis.RedisError, IndexError):
             return False
+
+    def freeze_sentinel(self) -> None:
+        assert self._sentinel
+        self._sentinel.send_signal(signal.SIGSTOP)
 
     def stop_sentinel(self) -> None:
         if self._sentinel:
