@@ -111,6 +111,7 @@ def _look_at_others(
     """Return what the other primaries of a cluster are worth, and what is wrong there only."""
     tiers: list[Tier] = []
     others: list[Finding] = []
+    gone: list[Finding] = []
     try:
         nodes = [node for node in server.primaries() if node]
     except ServerRefused as error:
@@ -125,7 +126,7 @@ def _look_at_others(
                 health, seen = _see(link)
         except (OSError, HoldfastError) as error:
             tiers.append("unknown")
-            others.append(_no_entry(address, error))
+            gone.append(_no_entry(address, error))
             continue
         tiers.append(tier_of(health, seen))
         others += [
@@ -133,7 +134,9 @@ def _look_at_others(
             for finding in judge(health, seen)
             if finding.level != "ok" and finding not in found
         ]
-    return tiers, [*others, Finding("ok", f"all primaries were looked at: {len(nodes)}")]
+    if not gone:
+        others.append(Finding("ok", f"all primaries were looked at: {len(nodes)}"))
+    return tiers, [*gone, *others]
 
 
 def _see(

@@ -125,6 +125,7 @@ def test_doctor_says_which_node_of_a_cluster_is_gone(tmp_path: Path) -> None:
             assert not told.sound
             [finding] = [one for one in told.findings if one.level == "error"]
             assert finding.what == f"nothing listens at redis://127.0.0.1:{node.port}/0"
+            assert not any("all primaries" in one.what for one in told.findings)
 
 
 def test_doctor_says_that_a_user_may_not_ask_for_the_nodes(cluster: Nodes) -> None:
