@@ -512,7 +512,10 @@ class AsyncServer:
         address = self.address.at(node) if node else self.address
         path = address.path
         if self._embedded:
-            path = await asyncio.to_thread(embedded_path, self._embedded)
+            starting = asyncio.create_task(asyncio.to_thread(embedded_path, self._embedded))
+            self._undoing.add(starting)  # Cancelled or not, it goes on: `close` waits for it.
+            starting.add_done_callback(self._undoing.discard)
+            path = await asyncio.shield(starting)
         link = await _open(
             address, path, self._reply_seconds, FIND_SECONDS if node else CONNECT_SECONDS
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import random
@@ -23,7 +24,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from holdfast import _keeper, embedded
+from holdfast import AsyncQueue, _keeper, embedded
 from holdfast.embedded import Embedded, default_directory, find_binary
 from holdfast.errors import InvalidArgument, ServerUnavailable, UnsupportedServer
 
@@ -407,6 +408,25 @@ def test_the_last_one_out_stops_it_and_the_next_one_in_finds_everything(user: Em
     assert "bye bye" in (user.directory / "server.log").read_text()
     user.ensure()
     assert connect(user).get("key") == "value"
+
+
+def test_who_closes_while_it_starts_leaves_it(directory: Path) -> None:
+    directory.mkdir(mode=0o700)
+    queue = AsyncQueue("q", f"embedded://{directory}")
+
+    async def begin_and_close() -> None:
+        with embedded._locked(directory / "start.lock", time.monotonic()) as alone:
+            assert alone
+            task = asyncio.create_task(queue.counts())
+            await asyncio.sleep(0.01)
+            task.cancel()
+            closing = asyncio.create_task(queue.close())
+            await asyncio.sleep(0.01)
+        await closing
+
+    asyncio.run(begin_and_close())
+    assert not has_users(directory)
+    wait_for_end(pid_in(directory, "server.lock"))
 
 
 def test_who_comes_while_it_stops_waits_and_gets_a_new_one(user: Embedded) -> None:
