@@ -14,7 +14,7 @@ import redis
 
 from holdfast.address import parse
 from holdfast.ids import new_id
-from holdfast.server import Link
+from holdfast.link import Link
 from holdfast.wire import pack
 
 LIST = b"floor:list"

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import pytest
 import redis
 
 from holdfast import testing
@@ -32,6 +33,12 @@ KINDS: dict[Kind, str] = {
 """The kinds of server that a run can be given with --server-kind."""
 
 SLOTS = 16384
+
+
+def await_replies_for(seconds: float, patch: pytest.MonkeyPatch) -> None:
+    """Have clients take a reply for lost after so long."""
+    for module in ("link", "alink", "server", "aserver"):
+        patch.setattr(f"holdfast.{module}.REPLY_SECONDS", seconds)
 
 
 def wait_until(condition: Callable[[], object], what: str = "it") -> None:

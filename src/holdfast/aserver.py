@@ -4,188 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import hiredis
 
 from holdfast import arguments, wire
 from holdfast.address import Address, Node, parse
+from holdfast.alink import AsyncLink, open_link
+from holdfast.caller import Caller
 from holdfast.embedded import Embedded
 from holdfast.engine.call import Call
 from holdfast.errors import InvalidArgument, ServerRefused
 from holdfast.incarnation import Incarnation
 from holdfast.job import Duration
-from holdfast.server import (
-    CONNECT_SECONDS,
-    OTHERS_SECONDS,
-    PATIENCE_SECONDS,
-    REPLY_SECONDS,
-    embedded_path,
-    log,
-    warn_once,
-)
+from holdfast.link import CONNECT_SECONDS, REPLY_SECONDS
+from holdfast.server import OTHERS_SECONDS, PATIENCE_SECONDS, embedded_path, log, warn_once
 from holdfast.topology import FIND_SECONDS, Finding, RoutedTries, topology_of
 
 T = TypeVar("T")
-
-MOST_REPLIES: Final = 1000
-"""What waits here to be read, about: who is slow to take events leaves the rest to the server."""
-
-
-class AsyncLink(asyncio.Protocol):
-    """One connection: bytes out, replies in. Any trouble with it is an OSError."""
-
-    def __init__(self, reply_seconds: float | None = None) -> None:
-        self._reply_seconds = reply_seconds or REPLY_SECONDS
-        self._reader = hiredis.Reader()
-        self._replies: deque[Any] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._transport: asyncio.Transport
-        self._lost: OSError | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:  # noqa: D102
-        self._reader.feed(data)
-        try:
-            while (reply := self._reader.gets()) is not False:
-                self._replies.append(reply)
-        except hiredis.ProtocolError as error:
-            self._lost = ConnectionResetError(f"what came is not a reply: {error}")
-            self._transport.abort()
-        if len(self._replies) > MOST_REPLIES:
-            self._transport.pause_reading()
-        self._wake()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
-        if self._lost is None:
-            lost = ConnectionResetError("the server closed the connection")
-            self._lost = exc if isinstance(exc, OSError) else lost
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def send(self, packed: bytes) -> None:
-        """Send a command; its reply is read later."""
-        self._transport.write(packed)
-
-    async def ask(self, packed: bytes) -> Any:
-        """Send a command and return its reply; an error reply is returned, not raised."""
-        self._transport.write(packed)
-        return await self.read()
-
-    async def ask_both(
-        self, first: bytes, second: bytes, wait: float = 0, ahead: int = 1
-    ) -> tuple[Any, Any]:
-        """Send two commands at once, of which the first may take `wait` seconds.
-
-        Where the first is several, `ahead` of them, it is the reply to the first of those.
-        """
-        self._transport.write(first + second)
-        before = await self.read(wait + self._reply_seconds)
-        for _ in range(ahead - 1):
-            await self.read()
-        return before, await self.read()
-
-    async def read(self, seconds: float | None = None) -> Any:
-        """Return the next reply; as long as something is taken or arrives, it is waited for."""
-        while not self._replies:
-            if self._lost is not None:
-                raise self._lost
-            self._transport.resume_reading()
-            unsent = self._transport.get_write_buffer_size()
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(self._reply_seconds if seconds is None else seconds):
-                    await self._waiter
-            except TimeoutError:
-                if self._transport.get_write_buffer_size() >= unsent:
-                    raise
-        return self._replies.popleft()
-
-    async def read_within(self, seconds: float) -> Any:
-        """Return the next reply, or None when there is none in time."""
-        try:
-            return await self.read(seconds)
-        except TimeoutError:
-            return None
-
-    async def show_life(self) -> None:
-        """Have an answer, soon, or else an OSError: it was lost before."""
-        self.send(wire.PING)
-        await self.read(FIND_SECONDS)
-
-    def close(self) -> None:
-        """Close at once; what is under way is lost."""
-        self._transport.abort()
-
-
-async def _open(
-    address: Address,
-    path: str,
-    reply_seconds: float | None,
-    connect_seconds: float = CONNECT_SECONDS,
-) -> AsyncLink:
-    loop = asyncio.get_running_loop()
-    link = AsyncLink(reply_seconds)
-    async with asyncio.timeout(connect_seconds):
-        if path:
-            await loop.create_unix_connection(lambda: link, path)
-        else:
-            tls = address.tls_context() if address.tls else None
-            await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
-    try:
-        for command in address.handshake():
-            reply = await link.ask(wire.pack(*command))
-            if isinstance(reply, hiredis.ReplyError):
-                raise wire.refusal(reply)
-    except BaseException:
-        link.close()
-        raise
-    return link
-
-
-class AsyncCaller:
-    """A name and a number for calls, one in flight at a time, and the link that carries them.
-
-    Where there are several servers it has a link to each that it needed, and `link` leads to
-    `node`.
-    """
-
-    __slots__ = ("link", "name", "node", "number", "others")
-
-    def __init__(self, name: bytes) -> None:
-        self.name = name
-        self.number = 0
-        self.link: AsyncLink | None = None
-        self.node: Node | None = None
-        self.others: dict[Node, AsyncLink] = {}
-
-    def turn_to(self, node: Node) -> None:
-        """Have the link to another server, if there is one."""
-        if node != self.node:
-            if self.node and self.link:
-                self.others[self.node] = self.link
-            self.node, self.link = node, self.others.pop(node, None)
-
-    def drop(self) -> None:
-        """Close the link: a reply may still be on its way, and must not meet the next call."""
-        if self.link is not None:
-            self.link.close()
-            self.link = None
-
-    def close(self) -> None:
-        """Close all links."""
-        self.drop()
-        while self.others:
-            self.others.popitem()[1].close()
 
 
 class AsyncServer:
@@ -202,7 +40,7 @@ class AsyncServer:
         reply_within: Duration | None = None,
     ) -> None:
         self.address = url if isinstance(url, Address) else parse(url)
-        self.incarnation: Incarnation[AsyncCaller] = Incarnation(AsyncCaller)
+        self.incarnation: Incarnation[Caller[AsyncLink]] = Incarnation(Caller)
         self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
         self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
         self._topology = topology_of(self.address)
@@ -268,7 +106,7 @@ class AsyncServer:
             log.warning("%r: what a cancelled call may have taken lapses: %s", self, error)
 
     async def _converse(
-        self, caller: AsyncCaller, packer: wire.Packer, call: Call[T], now: bytes, wait: float
+        self, caller: Caller[AsyncLink], packer: wire.Packer, call: Call[T], now: bytes, wait: float
     ) -> T:
         packed = packer.pack(call, now, caller.name, caller.number)
         first = b""
@@ -324,7 +162,7 @@ class AsyncServer:
                 caller.drop()
 
     async def _undo(
-        self, caller: AsyncCaller, packer: wire.Packer, call: Call[T], now: bytes
+        self, caller: Caller[AsyncLink], packer: wire.Packer, call: Call[T], now: bytes
     ) -> None:
         """Learn what a cancelled call was answered, by asking it again, and give it back."""
         assert call.undo is not None
@@ -462,7 +300,9 @@ class AsyncServer:
         if self._topology is not None:
             self._topology.forget(slot)
 
-    async def _turn(self, caller: AsyncCaller, slot: int, tries: wire.Tries | None) -> AsyncLink:
+    async def _turn(
+        self, caller: Caller[AsyncLink], slot: int, tries: wire.Tries | None
+    ) -> AsyncLink:
         """Return a caller's link to the one who serves a slot, or whom it shall ask this time."""
         caller.turn_to((tries and tries.ask_at) or await self.where(slot))
         return caller.link or await self._open_link(caller)
@@ -493,13 +333,13 @@ class AsyncServer:
             pass
 
     async def _ask_once(self, address: Address, question: bytes) -> Any:
-        link = await _open(address, "", FIND_SECONDS, FIND_SECONDS)
+        link = await open_link(address, "", FIND_SECONDS, FIND_SECONDS)
         try:
             return await link.ask(question)
         finally:
             link.close()
 
-    async def _open_link(self, caller: AsyncCaller) -> AsyncLink:
+    async def _open_link(self, caller: Caller[AsyncLink]) -> AsyncLink:
         caller.link = await self.connect_to(caller.node)
         return caller.link
 
@@ -516,7 +356,7 @@ class AsyncServer:
             self._undoing.add(starting)  # Cancelled or not, it goes on: `close` waits for it.
             starting.add_done_callback(self._undoing.discard)
             path = await asyncio.shield(starting)
-        link = await _open(
+        link = await open_link(
             address, path, self._reply_seconds, FIND_SECONDS if node else CONNECT_SECONDS
         )
         try:

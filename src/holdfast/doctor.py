@@ -29,7 +29,8 @@ from holdfast.health import (
     tier_of,
     worst,
 )
-from holdfast.server import Link, Server
+from holdfast.link import Link
+from holdfast.server import Server
 from holdfast.wire import INFO, Packer, describe, pack
 
 __all__ = ["Diagnosis", "Finding", "Tier", "examine"]

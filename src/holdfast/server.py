@@ -8,7 +8,6 @@ answers it as it did before. So a lost reply neither doubles nor hides anything.
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,132 +17,21 @@ import hiredis
 
 from holdfast import arguments, wire
 from holdfast.address import Address, Node, parse
+from holdfast.caller import Caller
 from holdfast.embedded import Embedded
 from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused, ServerUnavailable
 from holdfast.incarnation import Incarnation
 from holdfast.job import Duration
+from holdfast.link import CONNECT_SECONDS, REPLY_SECONDS, Link
 from holdfast.topology import FIND_SECONDS, Finding, RoutedTries, topology_of
 
 T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
 
-CONNECT_SECONDS = 5.0
-REPLY_SECONDS = 10.0
 OTHERS_SECONDS = 3.0
 PATIENCE_SECONDS = 15.0
-CHUNK_BYTES = 65536
-
-
-class Link:
-    """One connection: bytes out, replies in. Any trouble with it is an OSError."""
-
-    def __init__(
-        self,
-        address: Address,
-        path: str,
-        reply_seconds: float | None = None,
-        connect_seconds: float = CONNECT_SECONDS,
-    ) -> None:
-        self.address = address
-        self._reply_seconds = reply_seconds or REPLY_SECONDS
-        self._socket = _open_socket(address, path, connect_seconds)
-        self._socket.settimeout(self._reply_seconds)
-        self._reader = hiredis.Reader()
-        try:
-            for command in address.handshake():
-                reply = self.ask(wire.pack(*command))
-                if isinstance(reply, hiredis.ReplyError):
-                    raise wire.refusal(reply)
-        except BaseException:
-            self.close()
-            raise
-
-    def ask(self, packed: bytes) -> Any:
-        """Send a command and return its reply; an error reply is returned, not raised."""
-        self.send(packed)
-        return self.read()
-
-    def ask_both(
-        self, first: bytes, second: bytes, wait: float = 0, ahead: int = 1
-    ) -> tuple[Any, Any]:
-        """Send two commands at once, of which the first may take `wait` seconds.
-
-        Where the first is several, `ahead` of them, it is the reply to the first of those.
-        """
-        self._socket.settimeout(wait + self._reply_seconds)
-        self.send(first + second)
-        before = self.read()
-        for _ in range(ahead - 1):
-            self.read()
-        reply = self.read()
-        self._socket.settimeout(self._reply_seconds)
-        return before, reply
-
-    def send(self, packed: bytes) -> None:
-        """Send a command; its reply is read later. As long as something is taken, it goes on."""
-        if len(packed) <= CHUNK_BYTES:
-            self._socket.sendall(packed)
-            return
-        left = memoryview(packed)
-        while left:
-            left = left[self._socket.send(left) :]
-
-    def read(self) -> Any:
-        """Return the next reply."""
-        try:
-            while (reply := self._reader.gets()) is False:
-                chunk = self._socket.recv(CHUNK_BYTES)
-                if not chunk:
-                    raise ConnectionResetError("the server closed the connection")
-                self._reader.feed(chunk)
-        except hiredis.ProtocolError as error:
-            raise ConnectionResetError(f"what came is not a reply: {error}") from error
-        return reply
-
-    def read_within(self, seconds: float) -> Any:
-        """Return the next reply, or None when there is none in time."""
-        self._socket.settimeout(seconds)
-        try:
-            return self.read()
-        except TimeoutError:
-            return None
-
-    def show_life(self) -> None:
-        """Have an answer, soon, or else an OSError: it was lost before."""
-        self._socket.settimeout(FIND_SECONDS)
-        self.ask(wire.PING)
-        self._socket.settimeout(self._reply_seconds)
-
-    def fileno(self) -> int:
-        """Return what to wait for before a read that shall not block."""
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        """Close at once; what is under way is lost."""
-        self._socket.close()
-
-
-def _open_socket(address: Address, path: str, seconds: float) -> socket.socket:
-    tls = address.tls_context() if address.tls else None
-    if path:
-        opened = socket.socket(socket.AF_UNIX)
-    else:
-        opened = socket.create_connection((address.host, address.port), seconds)
-    try:
-        opened.settimeout(seconds)
-        if path:
-            opened.connect(path)
-        else:
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if tls:
-            opened = tls.wrap_socket(opened, server_hostname=address.host)
-    except BaseException:
-        opened.close()
-        raise
-    return opened
 
 
 _warned: set[tuple[str, str]] = set()
@@ -165,42 +53,6 @@ def embedded_path(embedded: Embedded) -> str:
         raise ConnectionError(str(error)) from error
 
 
-class Caller:
-    """A name and a number for calls, one in flight at a time, and the link that carries them.
-
-    Where there are several servers it has a link to each that it needed, and `link` leads to
-    `node`.
-    """
-
-    __slots__ = ("link", "name", "node", "number", "others")
-
-    def __init__(self, name: bytes) -> None:
-        self.name = name
-        self.number = 0
-        self.link: Link | None = None
-        self.node: Node | None = None
-        self.others: dict[Node, Link] = {}
-
-    def turn_to(self, node: Node) -> None:
-        """Have the link to another server, if there is one."""
-        if node != self.node:
-            if self.node and self.link:
-                self.others[self.node] = self.link
-            self.node, self.link = node, self.others.pop(node, None)
-
-    def drop(self) -> None:
-        """Close the link: a reply may still be on its way, and must not meet the next call."""
-        if self.link is not None:
-            self.link.close()
-            self.link = None
-
-    def close(self) -> None:
-        """Close all links."""
-        self.drop()
-        while self.others:
-            self.others.popitem()[1].close()
-
-
 class Server:
     """A Redis or Valkey server, or several that are one.
 
@@ -219,7 +71,7 @@ class Server:
         reply_within: Duration | None = None,
     ) -> None:
         self.address = url if isinstance(url, Address) else parse(url)
-        self.incarnation: Incarnation[Caller] = Incarnation(Caller)
+        self.incarnation: Incarnation[Caller[Link]] = Incarnation(Caller)
         self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
         self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
         self._topology = topology_of(self.address)
@@ -427,7 +279,7 @@ class Server:
         if self._topology is not None:
             self._topology.forget(slot)
 
-    def _turn(self, caller: Caller, slot: int, tries: wire.Tries | None) -> Link:
+    def _turn(self, caller: Caller[Link], slot: int, tries: wire.Tries | None) -> Link:
         """Return a caller's link to the one who serves a slot, or whom it shall ask this time."""
         caller.turn_to((tries and tries.ask_at) or self.where(slot))
         return caller.link or self._open_link(caller)
@@ -464,7 +316,7 @@ class Server:
         finally:
             link.close()
 
-    def _open_link(self, caller: Caller) -> Link:
+    def _open_link(self, caller: Caller[Link]) -> Link:
         caller.link = self.connect_to(caller.node)
         return caller.link
 

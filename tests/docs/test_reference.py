@@ -23,6 +23,7 @@ from holdfast import (
     _keeper,
     address,
     backoff,
+    link,
     server,
     spark,
     testing,
@@ -120,7 +121,7 @@ def test_the_options_and_forms_of_a_url_are_those_of_the_code() -> None:
 
 def test_the_timeouts_are_those_of_the_code() -> None:
     shown = [value for _, value in rows(section(SERVER, "Timeouts and patience"))]
-    constants = (server.CONNECT_SECONDS, server.REPLY_SECONDS, server.PATIENCE_SECONDS)
+    constants = (link.CONNECT_SECONDS, link.REPLY_SECONDS, server.PATIENCE_SECONDS)
     assert [value.partition(",")[0].partition(";")[0] for value in shown] == [
         f"{seconds:.0f}" for seconds in constants
     ]

@@ -9,7 +9,7 @@ import pytest
 from faults.shells import Shell
 from faults.theatre import QUICKLY, Played, Theatre, open_theatre
 from proxy import Proxy
-from support import TestServer
+from support import TestServer, await_replies_for
 
 
 @pytest.fixture(scope="session")
@@ -28,5 +28,4 @@ def theatre(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients take a reply for lost after a moment."""
-    monkeypatch.setattr("holdfast.server.REPLY_SECONDS", QUICKLY)
-    monkeypatch.setattr("holdfast.aserver.REPLY_SECONDS", QUICKLY)
+    await_replies_for(QUICKLY, monkeypatch)

@@ -35,7 +35,7 @@ from proxy import (
     cut_reply,
     cut_request,
 )
-from support import TestServer, wait_until
+from support import TestServer, await_replies_for, wait_until
 
 CUTS = {
     "the reply is cut": [cut_reply()],
@@ -223,8 +223,7 @@ def test_a_reply_that_comes_slowly_but_steadily_is_waited_for(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large replies on slow lines take longer than silence may last."""
-    for module in ("server", "aserver"):
-        monkeypatch.setattr(f"holdfast.{module}.REPLY_SECONDS", DRIPS * TRICKLE_SECONDS * 0.7)
+    await_replies_for(DRIPS * TRICKLE_SECONDS * 0.7, monkeypatch)
     with theatre.stage(Scenario("slow", nothing, three_jobs), "slow") as stage:
         theatre.proxy.plan([TRICKLE])
         assert len(stage.queue.lease_many(3, 30)) == 3

@@ -43,6 +43,7 @@ from support import (
     DEADLINE,
     SLOTS,
     TestServer,
+    await_replies_for,
     command_on,
     kill_connections,
     wait_until,
@@ -784,8 +785,7 @@ def test_what_was_asked_of_a_frozen_server_has_one_effect_when_it_is_asked_again
             "lease": lambda: queue.lease(600),
         }
         with monkeypatch.context() as quickly:
-            for module in ("server", "aserver"):
-                quickly.setattr(f"holdfast.{module}.REPLY_SECONDS", QUICKLY)
+            await_replies_for(QUICKLY, quickly)
             queue.close()  # The next connections are impatient.
             server.freeze()
             for ask in calls.values():

@@ -16,7 +16,15 @@ from engine_support import Behind, take
 from faults.shells import SHELLS, Shell
 from holdfast import AsyncQueue, AsyncServer, Event, NewJob, Queue, wire
 from holdfast.job import read_events
-from support import DEADLINE, TestServer, command_on, documented_user, wait_until, with_login
+from support import (
+    DEADLINE,
+    TestServer,
+    await_replies_for,
+    command_on,
+    documented_user,
+    wait_until,
+    with_login,
+)
 
 
 def heard(events: Iterable[Event], count: int) -> list[tuple[str, int, list[str]]]:
@@ -199,8 +207,7 @@ def test_who_may_not_ping_listens_for_as_long_as_others(
     test_server: TestServer, queue_name: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The documented user: that a ping is refused shows that there is a server, too."""
-    monkeypatch.setattr("holdfast.server.REPLY_SECONDS", 0.1)
-    monkeypatch.setattr("holdfast.aserver.REPLY_SECONDS", 0.1)
+    await_replies_for(0.1, monkeypatch)
     with test_server.client() as client:
         user = documented_user("q*")
         command_on(client, "ACL", "SETUSER", *user)

@@ -11,7 +11,8 @@ from typing import Final
 
 from holdfast import wire
 from holdfast.errors import HoldfastError
-from holdfast.server import Link, Server
+from holdfast.link import Link
+from holdfast.server import Server
 
 LISTEN_SECONDS: Final = 5.0
 _LATE_SECONDS: Final = 5.0
