@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -179,7 +180,28 @@ def test_a_reader_who_has_enough_is_no_error(hf: Commands, queue: Queue) -> None
         process.stdout.close()
         process.stdout = None
         _, err = process.communicate(timeout=DEADLINE)
-    assert err == ""
+        assert (process.returncode, err) == (0, "")
+
+
+def test_closed_streams_are_empty_ones(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x")
+    for args in (["peek", "--raw"], ["peek"], ["watch", "--times", "1"], ["add", "--lines"]):
+        said = shlex.join([*COMMAND, *args, queue.name])
+        ran = subprocess.run(["/bin/sh", "-c", f"{said} <&- >&-"], capture_output=True, check=False)
+        assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_a_closed_stderr_does_not_let_errors_go_to_stdout(hf: Commands, queue: Queue) -> None:
+    said = shlex.join([*COMMAND, "show", queue.name, "nobody"])
+    ran = subprocess.run(["/bin/sh", "-c", f"{said} 2>&-"], capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout) == (1, b"")
+
+
+def test_a_full_disk_is_one_line(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x")
+    with Path("/dev/full").open("w") as full, started("peek", queue.name, stdout=full) as process:
+        _, err = process.communicate(timeout=DEADLINE)
+        assert (process.returncode, err) == (1, "Error: cannot write: No space left on device\n")
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(

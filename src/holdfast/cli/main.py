@@ -10,6 +10,7 @@ Commands are imported when they are used, so that `--help` and shell completion 
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -97,6 +98,14 @@ class Commands(click.Group):
             raise click.ClickException(one_line(error)) from error
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ENOSPC):
+                raise
+            # What could not be written shall not be tried again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            if error.errno == errno.ENOSPC:
+                raise click.ClickException(f"cannot write: {error.strerror}") from error
+            ctx.exit()  # A reader that has enough is no error.
 
 
 def one_line(error: HoldfastError) -> str:
@@ -117,7 +126,7 @@ def one_line(error: HoldfastError) -> str:
     epilog="""\b
 Examples:
   holdfast add emails '{"to": "ann@example.org"}' --priority 90
-  holdfast work --queue emails myapp.jobs:send
+  holdfast work myapp.jobs:queue
   holdfast watch emails
   holdfast doctor""",
 )
@@ -129,6 +138,9 @@ def main(ctx: click.Context) -> None:
     Every command takes --url; else the server is the one in HOLDFAST_URL, else the embedded one.
     `holdfast COMMAND --help` shows options and examples.
     """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # It is closed: the next socket would get its number.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # No letter is worth a traceback.
