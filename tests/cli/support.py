@@ -65,11 +65,11 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def on_a_terminal(
-    *args: str, typed: bytes = b"", columns: int = 80, colours: bool = True
+    *args: str, typed: bytes = b"", columns: int = 80, colours: bool = True, kind: str = "xterm"
 ) -> tuple[int, str]:
     """Run a command on a terminal; return how it ended, and what was on the screen."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": kind}
     if colours:
         environment.pop("NO_COLOR", None)
     process = subprocess.Popen(

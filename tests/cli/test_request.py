@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
 from cli.support import Commands, interrupted, on_a_terminal, started
 from engine_support import opened, take
 from holdfast import JobNotFound, Queue
+from holdfast.cli.text import fitted, progress_bar
 
 
 def test_requests_are_listed(hf: Commands, queue: Queue) -> None:
@@ -66,6 +68,14 @@ def test_a_request_is_followed_to_its_end(hf: Commands, queue: Queue) -> None:
         out, _ = process.communicate()
     assert process.returncode == 0
     assert out.splitlines()[-1] == f"{'█' * 30} 4 of 4, completed"
+
+
+def test_a_line_that_is_drawn_over_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = f"{progress_bar(1, 2)} {click.style('1 failed', fg='red')}"
+    monkeypatch.setenv("COLUMNS", "39")
+    assert fitted(line) == line
+    monkeypatch.setenv("COLUMNS", "38")
+    assert fitted(line) == f"{progress_bar(1, 2)} 1 fail…"
 
 
 def test_what_did_not_complete_is_a_failure(hf: Commands, queue: Queue) -> None:

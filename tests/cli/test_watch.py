@@ -75,6 +75,32 @@ def test_on_a_terminal_it_is_drawn_in_place(hf: Commands, queue: Queue) -> None:
     assert screen.count(f"{queue.name} (paused)") == 3
 
 
+def test_who_wants_no_colours_has_it_drawn_in_place_all_the_same(
+    hf: Commands, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    _, screen = on_a_terminal("watch", queue.name, "--times", "2", "--every", "1ms", colours=False)
+    assert screen.count("\x1b") == screen.count("\x1b[2A\r\x1b[J") * 2 == 2
+
+
+def test_a_dumb_terminal_gets_a_line_per_look(hf: Commands, queue: Queue) -> None:
+    _, screen = on_a_terminal("watch", queue.name, "--times", "2", "--every", "1ms", kind="dumb")
+    heading, *looks = screen.splitlines()
+    assert heading.startswith("queue ")
+    assert [look.split()[0] for look in looks] == [queue.name] * 2
+    assert "\x1b" not in screen
+
+
+def test_more_queues_than_a_terminal_has_lines_are_cut(
+    hf: Commands, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINES", "5")
+    _, screen = on_a_terminal("watch", *"abcde", "--times", "2", "--every", "1ms")
+    assert screen.count("\x1b[4A\r\x1b[J") == 1
+    assert screen.splitlines()[-1] == "… and 3 more"
+    assert on_a_terminal("watch", *"abc", "--times", "1")[1].count("\n") == 4
+
+
 @pytest.mark.parametrize(
     "args", [["--every", "0"], ["--every", "-1s"], ["--times", "0"], ["--every", "x"]]
 )

@@ -21,7 +21,7 @@ from holdfast.cli.options import (
     on_a_queue,
     open_queue,
 )
-from holdfast.cli.text import emit, many, progress_bar, visible
+from holdfast.cli.text import ANEW, can_draw, draw, emit, many, progress_bar, visible
 from holdfast.errors import HoldfastError
 from holdfast.job import NewJob, Receipt
 from holdfast.queue import Queue
@@ -154,23 +154,25 @@ def _add_lines(queue: Queue, file: BinaryIO, said: dict[str, Any], *, as_json: b
     """Add a job per line, some at a time: the file may be longer than memory."""
     due = {name: said.pop(name) for name in ("delay", "at") if name in said}
     on_conflict = said.pop("on_conflict")
-    live = sys.stderr.isatty()
-    begin = "\r\x1b[K" if live else ""
+    live = can_draw(sys.stderr)
+    begin = ANEW if live else ""
     added = 0
     jobs: Iterator[Any] = (NewJob(line, **due) if due else line for line in _lines(file))
     try:
         while some := list(islice(jobs, LINES_PER_CALL)):
             added += sum(map(bool, queue.add_many(some, on_conflict=on_conflict, **said)))
             if live:
-                click.echo(f"\r{_bar(file)}{many(added, 'job')}", nl=False, err=True)
+                draw(f"\r{_bar(file)}{many(added, 'job')}", err=True)
     except HoldfastError as error:
         added += sum(map(bool, error.receipts))
-        click.echo(f"{begin}{many(added, 'job')} added before this:", err=True)
+        draw(begin, err=True)
+        click.echo(f"{many(added, 'job')} added before this:", err=True)
         raise
     except KeyboardInterrupt:
-        click.echo(f"{begin}{many(added, 'job')} added, and perhaps some of the next", err=True)
+        draw(begin, err=True)
+        click.echo(f"{many(added, 'job')} added, and perhaps some of the next", err=True)
         raise
-    click.echo(begin, nl=False, err=True)
+    draw(begin, err=True)
     if as_json:
         emit({"added": added})
     else:

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from holdfast.cli.options import duration, examples, json_option, opened, url_option
-from holdfast.cli.text import emit, progress_bar, table
+from holdfast.cli.text import ANEW, can_draw, draw, emit, progress_bar, table
 from holdfast.ids import new_id
 from holdfast.queue import Queue
 
@@ -55,18 +55,18 @@ def bench(url: str | None, seconds: float, as_json: bool) -> None:
     queue = Queue(f"holdfast bench {new_id()}", opened(url))
     each = seconds / len(_STEPS)
     found: list[Measured] = []
-    live = sys.stderr.isatty()
+    live = can_draw(sys.stderr)
     try:
         queue.add(PAYLOAD)  # Scripts are loaded before anything is measured.
         queue.lease_many(1, 60, complete=queue.lease_many(1, 60))
         for number, (what, step, jobs) in enumerate(_STEPS):
             if live:
                 bar = progress_bar(number, len(_STEPS), 20)
-                click.echo(f"\r\x1b[K{bar} {what}", nl=False, err=True)
+                draw(f"{ANEW}{bar} {what}", err=True)
             found.append(_measure(what, lambda step=step: step(queue), jobs, each))  # type: ignore[misc]
     finally:
         if live:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            draw(ANEW, err=True)
         queue.delete()
     if as_json:
         emit([asdict(measured) for measured in found])

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from holdfast.cli.text import emit_line
+from holdfast.cli.text import ANEW, can_draw, draw, emit_line, fitted
 
 
 class Watched(Protocol):
@@ -30,13 +30,16 @@ def follow(
     every: float,
 ) -> W:
     """Look again and again until it is over; write a line, or JSON. Returns the last look."""
-    live = sys.stdout.isatty() and as_json is None
+    live = can_draw(sys.stdout) and as_json is None
     while True:
         seen = look()
         if as_json is not None:
             emit_line(as_json(seen))
         else:
-            click.echo(f"\r\x1b[K{line(seen)}" if live else line(seen), nl=not live)
+            if live:
+                draw(ANEW)
+            over = not live or seen.ended
+            click.echo(line(seen) if over else fitted(line(seen)), nl=not live)
             sys.stdout.flush()
         if seen.ended:
             break

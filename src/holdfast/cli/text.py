@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import json
 import math
+import os
 import shutil
 import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 import msgspec
@@ -59,6 +60,28 @@ def write_raw(data: bytes) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+# -------------------------------------------------------------------- lines that change
+
+ANEW: Final = "\r\x1b[K"
+"""Begin the line anew."""
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Tell whether what is written can be written over."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def draw(text: str, *, err: bool = False) -> None:
+    """Move the cursor; also for those who want no colours (NO_COLOR)."""
+    click.echo(text, nl=False, err=err, color=True)
+
+
+def fitted(line: str) -> str:
+    """Return a line that fits into the terminal: only the last row of one could be begun anew."""
+    most, bare = shutil.get_terminal_size().columns, click.unstyle(line)
+    return line if _width(bare) <= most else _cut(bare, most)
 
 
 # -------------------------------------------------------------------- JSON

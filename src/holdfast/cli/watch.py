@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import click
 
 from holdfast.cli.look import counts_json
 from holdfast.cli.options import examples, json_option, opened, pause, url_option
-from holdfast.cli.text import emit_line, table_lines
+from holdfast.cli.text import CUT, can_draw, draw, emit_line, table_lines
 from holdfast.job import Counts, Totals
 from holdfast.queue import Queue
 
@@ -60,7 +61,7 @@ def watch(
     """
     server = opened(url)
     before: dict[str, Look] = {}
-    screen = _Screen(live=sys.stdout.isatty() and not as_json)
+    screen = _Screen(live=can_draw(sys.stdout) and not as_json)
     looks = 0
     try:
         while True:
@@ -88,7 +89,11 @@ class _Screen:
 
     def draw(self, lines: list[str]) -> None:
         if self.live and self._drawn:
-            click.echo(UP.format(self._drawn) + "\r" + CLEAR, nl=False)
+            draw(UP.format(self._drawn) + "\r" + CLEAR)
+        # What has scrolled away cannot be drawn over.
+        room = max(1, shutil.get_terminal_size().lines - 2)
+        if self.live and len(lines) > room + 1:
+            lines = [*lines[:room], f"{CUT} and {len(lines) - room} more"]
         for line in lines:
             click.echo(line)
         sys.stdout.flush()
