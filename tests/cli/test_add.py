@@ -9,7 +9,7 @@ import pytest
 
 from cli.support import Commands, interrupted, on_a_terminal, started
 from holdfast import Job, NewJob, Queue
-from support import wait_until
+from support import DEADLINE, wait_until
 
 
 def shown(queue: Queue, id: str) -> Job:
@@ -168,8 +168,27 @@ def test_what_was_added_before_an_error_is_said(hf: Commands, queue: Queue) -> N
     result = hf.ran("add", queue.name, "--lines", input=lines, code=2)
     first, last = result.stderr.splitlines()
     assert first == "1,000 jobs added before this:"
-    assert "payload has 8388609 bytes" in last
+    assert "payload has more than 8388608 bytes" in last
     assert queue.counts().ready == 1000
+
+
+@pytest.mark.parametrize("how", ["--lines", "--file"])
+def test_what_never_ends_is_not_read_to_the_end(hf: Commands, queue: Queue, how: str) -> None:
+    args = [how] if how == "--lines" else [how, "-"]
+    with started("add", queue.name, *args, stdin=subprocess.PIPE) as process:
+        assert process.stdin
+        process.stdin.write("y" * (8 * 1024 * 1024 + 2))
+        process.stdin.flush()  # and is not closed
+        assert process.wait(DEADLINE) == 2
+        assert process.stderr
+        assert "payload has more than 8388608 bytes" in process.stderr.read()
+
+
+def test_the_longest_line_is_added(hf: Commands, queue: Queue) -> None:
+    longest = b"y" * (8 * 1024 * 1024)
+    hf("add", queue.name, "--lines", input=longest + b"\r\nx\n")
+    assert queue.counts().ready == 2
+    assert queue.peek(1)[0].data == longest
 
 
 def test_on_a_terminal_there_is_a_bar(hf: Commands, queue: Queue, tmp_path: Path) -> None:

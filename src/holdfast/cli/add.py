@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, BinaryIO, Final
 
@@ -22,7 +22,8 @@ from holdfast.cli.options import (
     open_queue,
 )
 from holdfast.cli.text import ANEW, can_draw, draw, emit, many, progress_bar, visible
-from holdfast.errors import HoldfastError
+from holdfast.codec import MAX_PAYLOAD_BYTES
+from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.job import NewJob, Receipt
 from holdfast.queue import Queue
 
@@ -116,7 +117,7 @@ def add(
                 raise click.UsageError("--id is the id of one job, and --lines are many")
             _add_lines(opened, file or sys.stdin.buffer, said, as_json=as_json)
             return
-        data = os.fsencode(payload) if file is None else file.read()  # type: ignore[arg-type]
+        data = os.fsencode(payload) if file is None else _whole(file)  # type: ignore[arg-type]
         _tell(opened.add(data, **said), as_json=as_json)
 
 
@@ -185,8 +186,22 @@ def _bar(file: BinaryIO) -> str:
     return f"{progress_bar(file.tell(), size)} " if size and file.seekable() else ""
 
 
-def _lines(file: Iterable[bytes]) -> Iterator[bytes]:
-    for line in file:
+def _whole(file: BinaryIO) -> bytes:
+    return _bounded(file.read(MAX_PAYLOAD_BYTES + 1))
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    while line := file.readline(MAX_PAYLOAD_BYTES + len(b"\r\n")):
         payload = line.removesuffix(b"\n").removesuffix(b"\r")
         if payload:
-            yield payload
+            yield _bounded(payload)
+
+
+def _bounded(payload: bytes) -> bytes:
+    """Return a payload that is not too long; of one that is, the rest was not read."""
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise InvalidArgument(
+            f"payload has more than {MAX_PAYLOAD_BYTES} bytes: "
+            "store it elsewhere and queue a reference to it"
+        )
+    return payload
