@@ -193,7 +193,11 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         "say which queue it works on with --queue",
     ),
     "a queue with a queue": (["-q", "x", "jobs:queue"], 2, "give neither --queue nor --url"),
-    "a handler of a queue": (["-q", "x", "jobs:send"], 2, "jobs:send is QueueHandler, neither"),
+    "a handler of a queue": (
+        ["-q", "x", "jobs:send"],
+        2,
+        "jobs:send is a handler of a queue: name that",
+    ),
     "a worker with a queue": (["-q", "x", "jobs:worker"], 2, "is a worker and says itself"),
     "a worker with a grace": (["--grace", "0", "jobs:worker"], 2, "is a worker and says itself"),
     "a bad number": (["-q", "x", "--lease", "long", "jobs:function"], 2, "is no duration"),

@@ -119,7 +119,12 @@ def _worker(target: str, found: object, options: dict[str, Any]) -> Worker:
         if queues or url:
             raise click.UsageError(f"{target} is a queue: give neither --queue nor --url")
         return Worker(found, **given)
-    if not callable(found) or isinstance(found, Declared):
+    if isinstance(found, Declared):
+        raise click.BadParameter(
+            f"{target} is a handler of a queue: name that queue, and all its handlers run",
+            param_hint="MODULE:NAME",
+        )
+    if not callable(found):
         raise click.BadParameter(
             f"{target} is {type(found).__name__}, neither a Worker, a Queue nor a function",
             param_hint="MODULE:NAME",
