@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast import HoldfastError
 from holdfast.spark import java
+from support import DEADLINE, wait_until
 
 STARTED = """
 from holdfast.spark import session
@@ -59,6 +63,32 @@ def test_a_session_comes_up_where_there_is_no_java(no_java: Path) -> None:
         check=False,
     )
     assert (ran.returncode, ran.stdout) == (0, "7 0\n"), ran.stderr
+
+
+def test_ctrl_c_while_spark_starts_leaves_no_java(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTED],
+        env={**os.environ, "HOLDFAST_URL": f"embedded://{tmp_path}/server"},
+        stderr=subprocess.DEVNULL,
+    ) as driver:
+        me = psutil.Process(driver.pid)
+        wait_until(lambda: bool(java_of(me)), "a Java that starts")
+        [starting] = java_of(me)
+        driver.send_signal(signal.SIGINT)
+        driver.wait(DEADLINE)
+    try:
+        assert not starting.is_running()
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            starting.kill()
+
+
+def java_of(driver: psutil.Process) -> list[psutil.Process]:
+    return [
+        child
+        for child in driver.children()
+        if child.name() == "java" and "org.apache.spark.deploy.SparkSubmit" in child.cmdline()
+    ]
 
 
 def test_the_java_of_pip_is_called_without_the_flag_that_it_does_not_know(no_java: Path) -> None:

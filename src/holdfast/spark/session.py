@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import psutil
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from holdfast.spark.java import java_home
@@ -48,7 +51,21 @@ def session(
     builder = SparkSession.builder.appName(name).master(master)
     for setting, value in settings.items():
         builder = builder.config(setting, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except BaseException:
+        _end_what_was_not_heard_of()
+        raise
+
+
+def _end_what_was_not_heard_of() -> None:
+    """End a Java that was starting, as after Ctrl-C: it could tell nobody, and would stay."""
+    if SparkContext._gateway is not None:  # noqa: SLF001
+        return  # It is up, and ends with this process.
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "_PYSPARK_DRIVER_CONN_INFO_PATH" in child.environ():
+                child.kill()
 
 
 def prepare(*, local: bool = True) -> None:
