@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import sys
@@ -102,6 +103,13 @@ def opened(url: str | None) -> Server:
 def open_queue(name: str, url: str | None) -> Queue:
     """Return the queue that a command is about."""
     return Queue(name, opened(url))
+
+
+def log_to_stderr(level: str = "info") -> None:
+    """Let a command that runs for long tell what happens."""
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
+    )
 
 
 def ask_first(question: str, *, yes: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from holdfast.cli.options import (
     duration,
     examples,
     json_option,
+    log_to_stderr,
     on_a_queue,
     opened,
     pause,
@@ -166,6 +168,8 @@ def work(
 
     SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once.
     """
+    log_to_stderr()
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # It tells of every call.
     for module in modules:
         load(module, "--transforms")
     working = _pipeline(queue, url, roots)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ import click
 from holdfast.aqueue import AsyncQueue
 from holdfast.calling import Declared
 from holdfast.cli.loading import load
-from holdfast.cli.options import duration
+from holdfast.cli.options import duration, log_to_stderr
 from holdfast.queue import Queue
 from holdfast.worker import Worker
 
@@ -81,9 +80,7 @@ def work(target: str, until_empty: bool, log_level: str, **options: Any) -> None
     SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once. Exits with 0
     when all that had begun was finished, else with 1.
     """
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
-    )
+    log_to_stderr(log_level)
     worker = _worker(target, _load(target), options)
     clean = worker.run(until_empty=until_empty)
     sys.exit(0 if clean else 1)

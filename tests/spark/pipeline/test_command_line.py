@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,21 @@ def test_a_request_from_submit_to_report(
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert hf("pipeline", "revive", name, "daily") == "0 run again\n"
     assert "is over already" in hf.error("pipeline", "cancel", name, "daily", "--yes")
+
+
+def test_a_worker_tells_what_goes_wrong(
+    spark: SparkSession,
+    hf: Commands,
+    pipeline: Pipeline,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # As in a process of its own.
+    numbers(spark, root / "in", files=1)
+    name, where = pipeline.queue.name, ("--transforms", TRANSFORMS, "--root", root)
+    hf("pipeline", "submit", name, "broken", "in/*.parquet", "out", "--id", "daily", *where)
+    told = hf.ran("pipeline", "work", name, "--until-empty", *where).stderr
+    assert "WARNING daily/0: raised, and is tried again" in told
 
 
 def test_a_request_is_cancelled(hf: Commands, pipeline: Pipeline, root: Path) -> None:
