@@ -135,7 +135,7 @@ Examples:
 def main(ctx: click.Context) -> None:
     """Work with Holdfast queues: jobs that are not lost.
 
-    Every command takes --url; else the server is the one in HOLDFAST_URL, else the embedded one.
+    The server is the one in --url, else the one in HOLDFAST_URL, else the embedded one.
     `holdfast COMMAND --help` shows options and examples.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
