@@ -32,6 +32,7 @@ PARTS = 12
 LIMIT = 2
 PATIENCE_SECONDS = 600
 MEMORY = "512m"
+MADE = {"data", "server", "timeline.png", "worker-1.log", "worker-2.log"}
 
 
 @transform
@@ -249,6 +250,8 @@ def main() -> int:
     if not 1 <= options.megabytes <= 300:
         parser.error("--megabytes must be 1 to 300")
     folder = options.folder.absolute()
+    if folder.exists() and {path.name for path in folder.iterdir()} - MADE:
+        parser.error(f"{folder} has more in it than an earlier demo left: name another --folder")
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with nothing_left():

@@ -55,6 +55,17 @@ def stop(folder: Path, seconds: float) -> None:
     wait_long(lambda: not marked(mark), f"all to end, after {seconds} s")
 
 
+def test_the_demo_deletes_nothing_that_it_did_not_make(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    (folder / "data").mkdir(parents=True)
+    thesis = folder / "thesis"
+    thesis.touch()
+    demo = start(folder, uuid.uuid4().hex)
+    wait_long(lambda: demo.poll() is not None, "its end")
+    assert demo.returncode == 2
+    assert thesis.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_demo_can_be_stopped_at_any_moment_and_run_again(tmp_path: Path) -> None:
