@@ -5,8 +5,10 @@ import json
 import pytest
 
 from cli.support import Commands, interrupted, on_a_terminal, started
+from engine_support import own_server
 from holdfast import Counts, Queue, Totals
 from holdfast.cli.watch import Look
+from support import command_on, documented_user, with_login
 
 
 def test_counts_and_rates_are_written_a_line_per_look(hf: Commands, queue: Queue) -> None:
@@ -58,6 +60,20 @@ def test_several_queues_or_all(hf: Commands, queue: Queue) -> None:
     lines = hf("watch", queue.name, "q-nobody", "--times", 1).splitlines()
     assert [line.split()[0] for line in lines] == ["queue", queue.name, "q-nobody"]
     assert queue.name in hf("watch", "--times", 1)
+
+
+def test_all_queues_are_those_that_the_user_may_reach(hf: Commands) -> None:
+    with own_server() as server:
+        for name in ("emails", "of others"):
+            with Queue(name, server.url) as queue:
+                queue.add(b"x")
+        with server.client() as client:
+            command_on(client, "ACL", "SETUSER", *documented_user("emails"), "+scan")
+        url = with_login(server.url, "emails:secret")
+        for command in (["watch", "--times", 1], ["ls"]):
+            lines = hf(*command, "--url", url).splitlines()
+            assert [line.split()[0] for line in lines] == ["queue", "emails"]
+        hf.error("watch", "emails", "of others", "--url", url)
 
 
 def test_ctrl_c_is_how_it_ends(hf: Commands, queue: Queue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, cast
 
 import click
@@ -87,8 +88,7 @@ def ls(url: str | None, as_json: bool) -> None:
     the URL needs +scan, and sees the queues that it may reach.
     """
     server = opened(url)
-    looked = [(name, _reached(name, server)) for name in server.queues()]
-    found = [(name, counts) for name, counts in looked if counts is not None]
+    found = list(reached(server))
     if as_json:
         emit([{"queue": name, **counts_json(counts)} for name, counts in found])
         return
@@ -99,14 +99,14 @@ def ls(url: str | None, as_json: bool) -> None:
     table(("queue", *COUNTED), rows, right=COUNTED, none="no queues here")
 
 
-def _reached(name: str, server: Server) -> Counts | None:
-    """Count a queue; None where it is not for this user."""
-    try:
-        return Queue(name, server).counts()
-    except ServerRefused as error:
-        if error.word != "NOPERM":
-            raise
-        return None
+def reached(server: Server) -> Iterator[tuple[str, Counts]]:
+    """Count the queues of a server, without those that are not for this user."""
+    for name in server.queues():
+        try:
+            yield name, Queue(name, server).counts()
+        except ServerRefused as error:
+            if error.word != "NOPERM":
+                raise
 
 
 def _paused(counts: Counts) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from holdfast.cli.look import counts_json
+from holdfast.cli.look import counts_json, reached
 from holdfast.cli.options import examples, json_option, opened, pause, url_option
 from holdfast.cli.text import CUT, can_draw, draw, emit_line, table_lines
 from holdfast.job import Counts, Totals
@@ -65,8 +65,10 @@ def watch(
     looks = 0
     try:
         while True:
-            names = queues or server.queues()
-            seen = {name: _look(Queue(name, server)) for name in names}
+            if queues:
+                seen = {name: _look(Queue(name, server)) for name in queues}
+            else:
+                seen = {name: _look(Queue(name, server)) for name, _ in reached(server)}
             if as_json:
                 for name, look in seen.items():
                     emit_line(_line(name, look, before.get(name)))
