@@ -24,12 +24,10 @@ def main(spark: SparkSession, root: Path, url: str | None = None) -> Path:
     spark.range(1_000).coalesce(1).write.parquet(str(root / "today"))
     with Pipeline("backfill", url, roots=root) as pipeline:
         backfill = pipeline.submit(
-            "hashed", id="years", input="years/*.parquet", output="old", limit=1, part_size="100 KB"
+            "hashed", input="years/*.parquet", output="old", limit=1, part_size="100 KB"
         )
         with pipeline.working(spark, concurrency=2):
-            urgent = pipeline.submit(
-                "hashed", id="today", input="today/*.parquet", output="new", priority=90
-            )
+            urgent = pipeline.submit("hashed", input="today/*.parquet", output="new", priority=90)
             print("urgent:", urgent.wait().state, "- backfill:", backfill.progress().state)
             print("backfill:", backfill.wait().state)
         return pipeline.plot(root / "timeline.png")
