@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast import Queue
+from holdfast.spark.claiming import BEFORE_ALL, Claiming
+from holdfast.spark.options import source_options
 from spark.support import Options, java_of, payloads, source_processes
 from support import TestServer, wait_until
 
@@ -68,6 +70,14 @@ def test_what_is_there_is_drained_in_batches_and_settled(
     assert [size for size in sizes if size] == [1000, 1000, 500]
     counts = live_queue.counts()
     assert (counts.waiting, counts.leased, counts.claims) == (0, 0, 0)
+
+
+def test_a_batch_may_ask_for_more_than_a_claim_holds(live_queue: Queue, options: Options) -> None:
+    live_queue.add_many(numbers(5))
+    claims = Claiming(source_options({**options, "reader": "r", "maxJobsPerTrigger": "2000000"}))
+    assert claims.after(BEFORE_ALL, 2_000_000) == 0
+    assert claims.chunks(0) == (5,)
+    claims.stop()
 
 
 def test_a_stream_that_is_idle_has_settled_what_it_did(

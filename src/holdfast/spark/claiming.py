@@ -21,6 +21,9 @@ log = logging.getLogger("holdfast")
 BEFORE_ALL: Final = -1
 """The offset of a stream that has just begun: wherever its reader stands."""
 
+MOST_JOBS: Final = 1_000_000
+"""Of one claim: what is more comes with the next."""
+
 RENEW_SECONDS: Final = 60.0
 PARENT_SECONDS: Final = 1.0
 
@@ -78,6 +81,7 @@ class Claiming:
             count = min(count, self._budget)
         if count < 1:
             return None
+        count = min(count, MOST_JOBS)
         self._leave_when_orphaned()
         claim = self._reader.claim(self._next, count, claim_for=self._options.claim_for)
         if not claim.jobs:
