@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.pipeline import stages, transforms
-from holdfast.spark.pipeline.files import Files, for_spark
+from holdfast.spark.pipeline.files import Files, as_url, for_spark
 from holdfast.spark.pipeline.order import Done, Order, Plan, Slice, safe
 from holdfast.spark.pipeline.reading import read
 from holdfast.spark.pipeline.shuffles import refuse_shuffle
@@ -100,7 +100,7 @@ def write(
     """Write a DataFrame into a directory of its own; raises `LeaseLost` when that was too late."""
     target = f"{order.staging}/{attempt}"
     writer = frame.write.format(order.output_format).options(**order.output_options)
-    writer.save(f"file:{target}" if target.startswith("/") else target)
+    writer.save(as_url(target))
     job.extend()
     names = [name for name in files.names(target) if name[0] not in "._"]
     seen = stages.rows(spark.sparkContext, group_of(job))

@@ -110,6 +110,11 @@ class Files:
         if not system.rename(made, there):
             raise OSError(f"{path}: it could not be written")
 
+    def write_once(self, path: str, content: bytes) -> None:
+        """Write a small file, unless it is there."""
+        if not self.exists(path):
+            self.write(path, content)
+
     def make(self, path: str) -> None:
         """Make a directory, and those above it."""
         where = self.where(path)
@@ -196,10 +201,11 @@ class Files:
                 target, about.getSchema(), mode, 128 * 2**20, 8 * 2**20
             )
             writer.start()
-            source = self._parquet_file(path)
-            writer.appendRowGroups(
-                source.newStream(), footer.getBlocks().subList(first, after), False
-            )
+            stream = self._parquet_file(path).newStream()
+            try:
+                writer.appendRowGroups(stream, footer.getBlocks().subList(first, after), False)
+            finally:
+                stream.close()
             writer.end(about.getKeyValueMetaData())
         finally:
             reader.close()
@@ -228,5 +234,9 @@ class Files:
 
 def for_spark(path: str) -> str:
     """Return a path of one file as Spark's reader takes it, which looks for patterns."""
-    escaped = _SPECIAL.sub(r"\\\1", path)
-    return f"file:{escaped}" if path.startswith("/") else escaped
+    return as_url(_SPECIAL.sub(r"\\\1", path))
+
+
+def as_url(path: str) -> str:
+    """Return a path, or a pattern, with the scheme of its file system."""
+    return f"file:{path}" if path.startswith("/") else path

@@ -52,6 +52,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
     max_failures: int = 3
 
+    def option(self, name: str) -> str | None:
+        """Return an option for reading. In its name case does not count, as Spark has it."""
+        return next((v for key, v in self.options.items() if key.lower() == name.lower()), None)
+
+    def has(self, name: str) -> bool:
+        """Tell whether an option for reading is switched on."""
+        return (self.option(name) or "").lower() == "true"
+
     @property
     def staging(self) -> str:
         """Where attempts are written: beside the output, where Spark does not look."""

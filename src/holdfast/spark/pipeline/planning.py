@@ -93,15 +93,16 @@ def _some(slices: Iterator[list[Slice]]) -> Iterator[Slice]:
 
 
 def _found(files: Files, roots: Roots, order: Order) -> Iterator[Found]:
-    deep = order.options.get("recursiveFileLookup", "").lower() == "true"
+    given = order.option("basePath")
+    base = None if given is None else roots.locate("option basePath", given)
     seen: set[str] = set()
     for pattern in order.input:
-        for file in files.find(pattern, deep=deep):
+        for file in files.find(pattern, deep=order.has("recursiveFileLookup")):
             if not roots.holds_file(file.path):
                 raise Fail(f"{file.path} leads out of {roots!r}: a link?")
             if file.path not in seen:
                 seen.add(file.path)
-                yield file
+                yield file if base is None else file._replace(base=base)
 
 
 def _chunk_path(order: Order, number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from typing import Final
 
@@ -9,12 +10,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from holdfast.spark.pipeline.files import Files, for_spark
+from holdfast.spark.pipeline.files import Files, as_url, for_spark
 from holdfast.spark.pipeline.order import Blocks, Bytes, Order, Plan, Slice
 from holdfast.spark.pipeline.splitting import Found, by_blocks, by_bytes
 
 _ONE_BYTE_ENCODINGS: Final = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1"})
-_HEADER_BYTES: Final = 1024 * 1024
+_HEADER_BYTES: Final = 64 * 1024
 
 
 def schema_of(spark: SparkSession, order: Order) -> str:
@@ -22,12 +23,13 @@ def schema_of(spark: SparkSession, order: Order) -> str:
     reader = spark.read.format(order.format).options(**order.options)
     if order.schema is not None:
         reader = reader.schema(order.schema)
-    paths = [f"file:{path}" if path.startswith("/") else path for path in order.input]
-    return reader.load(paths).schema.json()
+    return reader.load([as_url(path) for path in order.input]).schema.json()
 
 
 def divide(files: Files, order: Order, file: Found) -> list[Slice]:
     """Return the pieces of a big file: none, where it cannot be divided."""
+    if order.option("modifiedBefore") or order.option("modifiedAfter"):
+        return []  # A piece is a file of another age.
     if order.format == "parquet":
         try:
             return by_blocks(file, order.part_size, files.row_groups(file.path))
@@ -39,12 +41,11 @@ def divide(files: Files, order: Order, file: Found) -> list[Slice]:
 
 
 def _has_lines(order: Order, file: Found, files: Files) -> bool:
-    options = {key.lower(): value for key, value in order.options.items()}
-    whole = any(options.get(key) == "true" for key in ("multiline", "wholetext"))
-    encoding = options.get("encoding", options.get("charset", "utf-8")).lower()
+    encoding = (order.option("encoding") or order.option("charset") or "utf-8").lower()
     return not (
-        whole
-        or "linesep" in options
+        order.has("multiLine")
+        or order.has("wholeText")
+        or order.option("lineSep") is not None
         or encoding not in _ONE_BYTE_ENCODINGS
         or files.is_compressed(file.path)
     )
@@ -59,11 +60,11 @@ def read(spark: SparkSession, files: Files, plan: Plan, some: Slice, scratch: st
     paths = some.files
     reader = spark.read.format(order.format).options(**order.options).schema(schema)
     if some.base is not None:
-        reader = reader.option("basePath", for_spark(some.base))
+        reader = reader.option("basePath", as_url(some.base))
     if some.piece is not None:
         paths = [_cut(files, order, some, scratch)]
         if some.base is not None:
-            reader = reader.option("basePath", for_spark(scratch))
+            reader = reader.option("basePath", as_url(scratch))
     return reader.load([for_spark(path) for path in paths])
 
 
@@ -83,13 +84,18 @@ def _cut(files: Files, order: Order, some: Slice, scratch: str) -> str:
 
 def _header(files: Files, order: Order, path: str) -> int:
     """Return how many bytes of a file are its header: with what stands before it."""
-    options = {key.lower(): value.lower() for key, value in order.options.items()}
-    if order.format != "csv" or options.get("header") != "true":
+    if order.format != "csv" or not order.has("header"):
         return 0
-    comment = options.get("comment", "").encode()
-    length = 0
-    for line in files.head(path, _HEADER_BYTES).splitlines(keepends=True):
-        length += len(line)
-        if line.strip() and not (comment and line.startswith(comment)):
-            break
-    return length
+    comment = (order.option("comment") or "").encode()
+    most = _HEADER_BYTES
+    while True:
+        head = files.head(path, most)
+        length = 0
+        for line in head.splitlines(keepends=True):
+            length += len(line)
+            said = line.removeprefix(codecs.BOM_UTF8)
+            if said.strip() and not (comment and said.startswith(comment)):
+                break
+        if length < most or len(head) < most:
+            return length
+        most *= 4  # It goes on.
