@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 import re
@@ -11,9 +12,10 @@ from contextlib import contextmanager, suppress
 from os import getpid
 from typing import Any, Final
 
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.pipeline import stages, transforms
@@ -35,13 +37,17 @@ def run_part(spark: SparkSession, files: Files, plan: Plan, some: Slice, job: Ru
     attempt = f"{int(number):05d}.{safe(job.token)}"
     scratch = f"{order.staging}/_piece.{attempt}"
     began = time.time()
+    spark = own_session(spark)
     with _tidying(files, order.staging, attempt, scratch):
         frame = read(spark, files, plan, some, scratch)
         inputs = frame.inputFiles()
         frame = apply(order.transform, order.params, frame)
         if not transforms.find(order.transform).per_part:
             refuse_shuffle(order.transform, frame, inputs)
-        return write(spark, files, order, frame, job, attempt, began)
+        done = write(spark, files, order, frame, job, attempt, began)
+        if order.finish is not None:
+            files.write_once(_schema_path(order), frame.schema.json().encode())
+        return done
 
 
 def run_finish(
@@ -51,10 +57,26 @@ def run_finish(
     assert order.finish is not None
     attempt = f"finish.{safe(job.token)}"
     paths = [for_spark(f"{order.staging}/{done.attempt}") for done in winners]
-    frame = spark.read.format(order.output_format).options(**order.output_options).load(paths)
+    reader = own_session(spark).read.format(order.output_format).options(**order.output_options)
+    if schema := files.read(_schema_path(order)):
+        reader = reader.schema(StructType.fromJson(json.loads(schema)))
+    frame = reader.load(paths)
     frame = apply(order.finish, order.finish_params, frame)
     with _tidying(files, order.staging, attempt):
         return write(spark, files, order, frame, job, attempt, time.time())
+
+
+def _schema_path(order: Order) -> str:
+    """Return where it is written what the parts write: their files may not tell."""
+    return f"{order.staging}/_schema.json"
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Return a session with the same settings, and views of its own.
+
+    Parts run side by side: a view that one of them makes must not be another's.
+    """
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
 
 
 @contextmanager
@@ -121,10 +143,8 @@ def group_of(job: RunningJob) -> str:
     return f"{job.id} {job.token}"
 
 
-def is_lost(error: BaseException, spark: SparkSession) -> bool:
+def is_lost(spark: SparkSession) -> bool:
     """Tell whether the JVM is gone, and with it everything that could be run here."""
-    if isinstance(error, Py4JNetworkError | ConnectionError):
-        return True
     try:
         return bool(spark.sparkContext._jsc.sc().isStopped())
     except (Py4JError, ConnectionError, AttributeError):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from holdfast.worker import Fail
+
+_WIDE: Final = frozenset(
+    {"Exchange", "TakeOrderedAndProject", "CollectLimit", "CollectTail", "GlobalLimit"}
+)
 
 
 def refuse_shuffle(name: str, frame: DataFrame, inputs: Iterable[str]) -> None:
@@ -17,7 +21,7 @@ def refuse_shuffle(name: str, frame: DataFrame, inputs: Iterable[str]) -> None:
     """
     ours = frozenset(inputs)
     for node in _nodes(frame._jdf.queryExecution().executedPlan()):
-        if node.nodeName() == "Exchange" and any(_reads(leaf, ours) for leaf in _nodes(node)):
+        if _is_wide(str(node.nodeName())) and any(_reads(leaf, ours) for leaf in _nodes(node)):
             raise Fail(
                 f"{name} shuffles: it groups, sorts, deduplicates, limits or windows, and would do "
                 "so in each part for itself. Move that into a transform for finish=, which sees "
@@ -25,18 +29,32 @@ def refuse_shuffle(name: str, frame: DataFrame, inputs: Iterable[str]) -> None:
             )
 
 
+def _is_wide(name: str) -> bool:
+    """Tell whether a node looks at many rows; those of one partition need no exchange."""
+    return name in _WIDE or name.endswith("Aggregate") or name.startswith("Window")
+
+
 def _nodes(node: Any) -> Iterator[Any]:
     yield node
-    if node.nodeName() == "AdaptiveSparkPlan":
-        yield from _nodes(node.initialPlan())
-    children = node.children()
-    for number in range(children.size()):
-        yield from _nodes(children.apply(number))
+    for below in _below(node):
+        yield from _nodes(below)
+
+
+def _below(node: Any) -> Iterator[Any]:
+    """Return what a node gets its rows from."""
+    match node.getClass().getSimpleName():
+        case "AdaptiveSparkPlanExec":
+            yield node.initialPlan()
+        case "InMemoryTableScanExec":
+            yield node.relation().cachedPlan()
+    for several in (node.children(), node.subqueries()):
+        for number in range(several.size()):
+            yield several.apply(number)
 
 
 def _reads(node: Any, ours: frozenset[str]) -> bool:
     """Tell whether a node reads the part, as far as one can know."""
-    if node.children().size() or node.nodeName() == "AdaptiveSparkPlan":
+    if any(True for _ in _below(node)):
         return False
     if node.getClass().getSimpleName() != "FileSourceScanExec":
         # Rows that come from nowhere are ours too, unless the plan itself holds them.

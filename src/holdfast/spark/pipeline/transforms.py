@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, overload
 
@@ -114,7 +116,10 @@ def _takes(signature: inspect.Signature) -> str:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function)
-    except Exception:  # noqa: BLE001  # A name that is there for type checkers only.
-        return {}
+    """Return the types that a function names, without those that only type checkers know."""
+    found: dict[str, Any] = {}
+    for name, hint in inspect.get_annotations(function).items():
+        one = types.SimpleNamespace(__annotations__={name: hint})
+        with suppress(Exception):
+            found |= typing.get_type_hints(one, getattr(function, "__globals__", None))
+    return found

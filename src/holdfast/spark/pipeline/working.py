@@ -68,9 +68,8 @@ class Duties:
                 # Whatever was ended for that reason.
                 if job.cancelled or isinstance(error, LeaseLost):
                     raise Release from error
-                if is_lost(error, self._spark):
+                if is_lost(self._spark):
                     self.lost = reason(error)
-                    self._worker.ask_to_stop()
                     raise Release from error
                 if isinstance(error, InvalidArgument):
                     raise Fail(str(error)) from error
@@ -176,11 +175,13 @@ class Duties:
                         job.progress(fraction)
                 self._tidy()
             except Exception as error:  # noqa: BLE001  # Of Java's side, which a handler tells too.
-                if is_lost(error, self._spark):
+                if is_lost(self._spark):
                     self.lost = self.lost or reason(error)
-                    self._worker.ask_to_stop()
-                    return
-                log.warning("pipeline: %s", reason(error))
+                else:
+                    log.warning("pipeline: %s", reason(error))
+            if self.lost:
+                self._worker.stop(0)  # It would take and give back for ever.
+                return
         with suppress(Exception):  # As far as it can be done.
             deadline = time.monotonic() + LAST_SECONDS
             while self._spoiled and time.monotonic() < deadline:

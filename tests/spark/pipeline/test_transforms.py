@@ -1,0 +1,128 @@
+"""What transforms may do, and what of it is another matter when parts run side by side."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.spark import Pipeline, transform
+from holdfast.spark.pipeline import transforms, working
+from spark.pipeline.support import finish, must_be_published, numbers, rows
+from support import wait_until
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from pyspark.sql import DataFrame
+
+
+@transform
+def no_connection(df: DataFrame) -> DataFrame:
+    raise ConnectionRefusedError("the price server is away")
+
+
+def test_a_transform_without_a_connection_fails_its_part_and_not_the_worker(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    numbers(spark, root / "in", rows=10, files=1)
+    handle = pipeline.submit("no_connection", input="in/*.parquet", output="out", max_failures=0)
+    with pipeline.working(spark):
+        progress = finish(handle)
+    assert progress.state == "failed"
+    assert "the price server is away" in (progress.error or "")
+
+
+def test_a_worker_that_lost_its_spark_takes_no_more_in_the_background_either(
+    spark: SparkSession, pipeline: Pipeline, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(spark, root / "in", rows=10, files=1)
+    pipeline.submit("no_connection", input="in/*.parquet", output="out")
+    monkeypatch.setattr(working, "is_lost", lambda spark: True)
+    with (
+        pytest.raises(working.SparkLost, match="the price server is away"),
+        pipeline.working(spark) as worker,
+    ):
+        wait_until(lambda: not worker._controls, "it to stop by itself")
+
+
+@transform
+def through_a_view(df: DataFrame) -> DataFrame:
+    df.createOrReplaceTempView("part")
+    time.sleep(1)
+    return df.sparkSession.sql("SELECT * FROM part")
+
+
+def test_parts_that_run_side_by_side_have_views_of_their_own(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    expected = numbers(spark, root / "in", rows=100, files=4)
+    handle = pipeline.submit("through_a_view", input="in/*.parquet", output="out", part_size=1)
+    with pipeline.working(spark, concurrency=2):
+        must_be_published(handle, root)
+    assert rows(handle.read(spark)) == rows(expected)
+
+
+@transform
+def limited(df: DataFrame) -> DataFrame:
+    return df.limit(3)
+
+
+@transform
+def top(df: DataFrame) -> DataFrame:
+    return df.orderBy("n").limit(3)
+
+
+@transform
+def cached(df: DataFrame) -> DataFrame:
+    return df.groupBy("name").count().cache()
+
+
+@transform
+def above_average(df: DataFrame) -> DataFrame:
+    df.createOrReplaceTempView("above_average")
+    return df.sparkSession.sql(
+        "SELECT * FROM above_average WHERE n > (SELECT avg(n) FROM above_average)"
+    )
+
+
+@transform
+def in_one_piece(df: DataFrame) -> DataFrame:
+    return df.coalesce(1).groupBy("name").count()
+
+
+@pytest.mark.parametrize("name", ["limited", "top", "cached", "above_average", "in_one_piece"])
+def test_what_looks_at_many_rows_is_refused_without_an_exchange_too(
+    spark: SparkSession, pipeline: Pipeline, root: Path, name: str
+) -> None:
+    numbers(spark, root / "in", rows=100, files=1)
+    handle = pipeline.submit(name, input="in/*.parquet", output="out", max_failures=0)
+    with pipeline.working(spark):
+        progress = finish(handle)
+    assert progress.state == "failed"
+    assert f"{name} shuffles" in (progress.error or "")
+
+
+def on_day(df: DataFrame, *, day: dt.date, least: int = 0) -> DataFrame:
+    return df
+
+
+def test_a_name_for_type_checkers_only_does_not_hide_the_other_types() -> None:
+    found = transforms.Transform("on_day", on_day)
+    assert found.parameters({"day": "today", "least": 3})["least"] == 3
+    with pytest.raises(Exception, match="least"):
+        found.parameters({"day": "2026-01-01", "least": "three"})
+
+
+def test_finish_sees_the_columns_of_the_parts_in_csv_too(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    numbers(spark, root / "in", rows=100, files=2)
+    handle = pipeline.submit(
+        "same", input="in/*.parquet", output="out", output_format="csv", finish="summed"
+    )
+    with pipeline.working(spark):
+        must_be_published(handle, root)
