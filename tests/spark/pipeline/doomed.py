@@ -28,6 +28,7 @@ STEPS = {
     "while gathering": "die",
     "before the output gets its name": "die",
     "after the output got its name": "die",
+    "before the publisher completes": "die",
     "the JVM in a part": "kill the JVM",
     "the JVM while planning": "kill the JVM",
     "frozen before Spark writes": "freeze",
@@ -85,6 +86,8 @@ def doomed(step: str, jvm: int) -> None:
             before(publishing, "_put")
         case "after the output got its name":
             after(publishing, "_put")
+        case "before the publisher completes":
+            after(working, "publish")
 
 
 def main(url: str, queue: str, root: str, step: str) -> None:

@@ -333,6 +333,8 @@ GOOD: dict[str, Any] = {"input": "in/*.parquet", "output": "out"}
         ({"priority": 100}, "priority must be"),
         ({"limit": -1}, "limit must be"),
         ({"finish": "nobody"}, "unknown transform 'nobody'"),
+        ({"keep_for": 0}, "keep_for must be"),
+        ({"schema": 5}, "schema must be text"),
         ({"options": {"header": None}}, "options: 'header'"),
     ],
     ids=str,
@@ -371,5 +373,4 @@ def test_the_same_id_is_the_same_request(
     with pipeline.working(spark):
         must_be_published(one, root)
         assert finish(again).done == 1
-        with pytest.raises(InvalidArgument, match="is there already"):
-            pipeline.submit("same", id="daily", **GOOD)
+        assert pipeline.submit("same", id="daily", **GOOD).progress().state == "done"

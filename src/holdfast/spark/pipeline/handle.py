@@ -12,7 +12,7 @@ import msgspec
 from holdfast import JobNotFound, Outcome, Queue, arguments
 from holdfast.errors import WrongState
 from holdfast.progress import Part, RequestStatus
-from holdfast.spark.pipeline.order import Done, Order, Published
+from holdfast.spark.pipeline.order import Done, Order, Published, run_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -144,7 +144,9 @@ class Handle:
         prefix = f"{self.id}/"
         for worker in self.queue.workers():
             for job in _jobs(worker.about) if worker.alive else ():
-                if str(job.get("id", "")).startswith(prefix) and job.get("progress"):
+                id = str(job.get("id", ""))
+                is_part = id.startswith(prefix) and id.removeprefix(prefix).isdecimal()
+                if is_part and job.get("progress"):
                     yield float(job["progress"][0])
 
     def _failed(self, status: RequestStatus) -> Iterator[Part]:
@@ -204,11 +206,11 @@ class Handle:
         from holdfast.spark.pipeline.files import Files, for_spark  # noqa: PLC0415
         from holdfast.spark.pipeline.publishing import read_manifest  # noqa: PLC0415
 
-        outcome = self.queue.result(_publishing(self._request.status()))
-        published = _published(outcome)
+        status = self._request.status()
+        published = _published(self.queue.result(_publishing(status)) if status.ended else None)
         if published.state != "done":
             raise WrongState(f"{self.id} has published nothing: it is {self.progress().state}")
-        manifest = read_manifest(Files(spark), published.output, self.id)
+        manifest = read_manifest(Files(spark), published.output, self.id, run_of(status))
         if manifest is None:
             raise WrongState(f"{published.output} was replaced by another request")
         reader = spark.read.format(manifest.format).options(**manifest.options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -10,10 +11,12 @@ import msgspec
 
 from holdfast import arguments
 from holdfast.errors import InvalidArgument
+from holdfast.progress import RequestStatus
 
 Mode: TypeAlias = Literal["error", "overwrite", "append"]
 Format: TypeAlias = Literal["parquet", "csv", "json", "text", "orc"]
 
+_LONGEST_NAME: Final = 100
 _UNITS: Final = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
 _ENDINGS: Final[dict[str, Format]] = {
     "parquet": "parquet",
@@ -51,6 +54,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 50
     limit: int | None = None
     max_failures: int = 3
+    run: str = ""
+    """Which request of this id it is, once it is planned: an id may be used again."""
 
     def option(self, name: str) -> str | None:
         """Return an option for reading. In its name case does not count, as Spark has it."""
@@ -62,9 +67,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def staging(self) -> str:
-        """Where attempts are written: beside the output, where Spark does not look."""
-        parent, _, name = self.output.rpartition("/")
-        return f"{parent}/.{name}.{safe(self.id)}"
+        """Where attempts are written."""
+        return staging_of(self.output, self.id, self.run)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -100,10 +104,16 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class PartData(msgspec.Struct, frozen=True):
-    """The payload of a part, and of the job that publishes."""
+    """The payload of a part."""
 
     staging: str
-    slice: Slice | None = None
+    slice: Slice
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The payload of the job that publishes."""
+
+    output: str
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -171,7 +181,21 @@ def spark_options(name: str, given: Mapping[str, object]) -> dict[str, str]:
 
 def safe(text: str) -> str:
     """Return text as it may stand in the name of a file, each different from all others."""
-    return re.sub(r"[^A-Za-z0-9._-]", lambda found: f"%{found[0].encode().hex()}", text)
+    name = re.sub(r"[^A-Za-z0-9._-]", lambda found: f"%{found[0].encode().hex()}", text)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[:60]}~{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def run_of(status: RequestStatus) -> str:
+    """Return which request of its id this is: no two are opened at the same time."""
+    return f"{round(status.opened_at * 1000):x}"
+
+
+def staging_of(output: str, id: str, run: str) -> str:
+    """Return where a request writes: beside its output, where Spark does not look."""
+    parent, _, name = output.rpartition("/")
+    return f"{parent}/.{name}.{safe(id)}.{run}"
 
 
 def _ending(path: str) -> str:

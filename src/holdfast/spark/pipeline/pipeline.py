@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from holdfast import NewJob, Queue, Server, Worker, arguments
+from holdfast import JobNotFound, NewJob, Queue, Request, Server, Worker, arguments
 from holdfast.errors import InvalidArgument
 from holdfast.ids import new_id
 from holdfast.keys import utf8_name
@@ -21,7 +21,7 @@ from holdfast.spark.pipeline.order import (
     Format,
     Mode,
     Order,
-    PartData,
+    Target,
     format_of,
     size_of,
     spark_options,
@@ -109,9 +109,11 @@ class Pipeline:
         finish          a transform over what all parts wrote, before it is published
         partial         publish what there is when parts have failed
         max_failures    how often a part is tried again
-        keep_for        seconds for which the request is remembered when it is over
+        keep_for        seconds for which the request is remembered when its parts are over; one
+                        that is forgotten cannot be published any more
         """
         inputs = [input] if isinstance(input, str) else list(arguments.several("input", input))
+        arguments.duration_ms("keep_for", keep_for, least=1, forever=True)
         if not inputs:
             raise InvalidArgument("input must be at least one path")
         order = Order(
@@ -122,7 +124,7 @@ class Pipeline:
             output=self.roots.locate_output(output),
             format=(read_as := format_of("format", format, inputs)),
             options=spark_options("options", options or {}),
-            schema=schema,
+            schema=_schema(schema),
             output_format=format_of("output_format", output_format or read_as, []),
             output_options=spark_options("output_options", output_options or {}),
             mode=_mode(mode),
@@ -134,20 +136,22 @@ class Pipeline:
             limit=limit,
             max_failures=arguments.whole("max_failures", max_failures, 0, 1000),
         )
-        self._refuse_output(order)
         request = self.queue.request(
             order.id,
             priority=priority,
             limit=limit,
             keep_for=keep_for,
             follow_up=NewJob(
-                msgspec.json.encode(PartData(order.staging)),
+                msgspec.json.encode(Target(order.output)),
                 handler="publish",
                 priority=priority,
                 max_failures=max_failures,
                 result_for=keep_for,
             ),
         )
+        if _is_planned(request):
+            return self.handle(order.id)
+        self._refuse_output(order)
         request.open()
         self.queue.add(
             msgspec.json.encode(order),
@@ -243,10 +247,26 @@ def _name(id: str | None) -> str:
     return id
 
 
+def _is_planned(request: Request) -> bool:
+    try:
+        status = request.status()
+    except JobNotFound:
+        return False
+    return status.sealed or status.ended
+
+
 def _params(transform: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
     params = transforms.as_json(given or {})
     transforms.find(transform).parameters(params)
     return params
+
+
+def _schema(schema: object) -> str | None:
+    if schema is not None and not isinstance(schema, str):
+        raise InvalidArgument(
+            f"schema must be text, such as 'id LONG, name STRING', not {arguments.shown(schema)}"
+        )
+    return schema
 
 
 def _mode(mode: object) -> Mode:

@@ -6,12 +6,12 @@ it dies another goes on with the same parts, even if files have come meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from holdfast import Queue
+from holdfast import Request
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.order import Order, PartData, Plan, Slice
 from holdfast.spark.pipeline.reading import divide, schema_of
@@ -25,16 +25,26 @@ CHUNK = 500
 _read_slices = msgspec.json.Decoder(list[Slice]).decode
 
 
-def plan_parts(spark: SparkSession, files: Files, roots: Roots, order: Order, queue: Queue) -> int:
-    """Add the parts of an order to its request, and seal it; return how many there are."""
+def plan_parts(
+    spark: SparkSession,
+    files: Files,
+    roots: Roots,
+    order: Order,
+    request: Request,
+    still_ours: Callable[[], None],
+) -> int:
+    """Add the parts of an order to its request, and seal it; return how many there are.
+
+    `still_ours` raises when another does it, or nobody wants it any more.
+    """
     _check(files, roots, order)
     if read_plan(files, order.staging) is None:
         plan = Plan(order, schema_of(spark, order))
+        still_ours()
         files.make(order.staging)
         files.write(f"{order.staging}/_plan.json", msgspec.json.encode(plan))
-    request = queue.request(order.id)
     total = 0
-    for some in _chunks(files, roots, order):
+    for some in _chunks(files, roots, order, still_ours):
         request.add_many(
             [msgspec.json.encode(PartData(order.staging, one)) for one in some],
             handler="part",
@@ -62,7 +72,9 @@ def _check(files: Files, roots: Roots, order: Order) -> None:
         raise Fail(f"output {order.output} is there already: say mode='overwrite' or 'append'")
 
 
-def _chunks(files: Files, roots: Roots, order: Order) -> Iterator[list[Slice]]:
+def _chunks(
+    files: Files, roots: Roots, order: Order, still_ours: Callable[[], None]
+) -> Iterator[list[Slice]]:
     """Return the parts, those first that were found before."""
     covered: set[str] = set()
     number = 0
@@ -74,10 +86,12 @@ def _chunks(files: Files, roots: Roots, order: Order) -> Iterator[list[Slice]]:
     found = (file for file in _found(files, roots, order) if file.path not in covered)
     slices = split(found, order.part_size, lambda file: divide(files, order, file))
     while some := list(_some(slices)):
+        still_ours()
         files.write(_chunk_path(order, number), msgspec.json.encode(some))
         number += 1
         yield some
     if number == 0:
+        still_ours()
         files.write(_chunk_path(order, 0), msgspec.json.encode([Slice([])]))
         yield [Slice([])]  # An input without rows has an output without rows.
 

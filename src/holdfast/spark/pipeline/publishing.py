@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from holdfast.ids import random_name
 from holdfast.progress import Part
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.order import Done, Order, Published, safe
@@ -33,6 +34,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What an output consists of: written beside the files, in `_holdfast/<request>.json`."""
 
     request: str
+    run: str = ""
     transform: str
     params: dict[str, object]
     input: list[str]
@@ -51,10 +53,11 @@ def manifest_path(output: str, request: str) -> str:
     return f"{output}/_holdfast/{safe(request)}.json"
 
 
-def read_manifest(files: Files, output: str, request: str) -> Manifest | None:
-    """Return what a request published; None where it has not."""
+def read_manifest(files: Files, output: str, request: str, run: str) -> Manifest | None:
+    """Return what a request published; None where it has not, or another of its id has."""
     content = files.read(manifest_path(output, request))
-    return None if content is None else msgspec.json.decode(content, type=Manifest)
+    manifest = None if content is None else msgspec.json.decode(content, type=Manifest)
+    return manifest if manifest and manifest.run == run else None
 
 
 def publish(
@@ -66,7 +69,7 @@ def publish(
     still_ours: Callable[[], None],
 ) -> Published:
     """Put the output into place; `still_ours` raises when another does it."""
-    published = read_manifest(files, order.output, order.id)
+    published = read_manifest(files, order.output, order.id, order.run)
     if published is None:
         gathered = f"{order.staging}/_gathered"
         manifest = _manifest(order, winners, missing, finished)
@@ -79,9 +82,14 @@ def publish(
         files.write(f"{gathered}/_SUCCESS", b"")
         still_ours()
         _put(files, order, gathered)
-        published = read_manifest(files, order.output, order.id) or manifest
+        published = manifest
     files.remove(order.staging)
-    return Published("done", order.output, published.rows, len(published.files))
+    return as_published(order.output, published)
+
+
+def as_published(output: str, manifest: Manifest) -> Published:
+    """Return what a request came to that has published."""
+    return Published("done", output, manifest.rows, len(manifest.files))
 
 
 def _manifest(
@@ -108,6 +116,7 @@ def _manifest(
         files, rows = [_name(0, name) for name in finished.files], finished.rows_out
     return Manifest(
         request=order.id,
+        run=order.run,
         transform=order.transform,
         params=order.params,
         input=order.input,
@@ -136,19 +145,26 @@ def _gather(
             target = _unique(order, _name(number, name))
             if target in there:
                 continue
-            if not files.move(f"{order.staging}/{done.attempt}/{name}", f"{gathered}/{target}"):
+            moved = files.move(f"{order.staging}/{done.attempt}/{name}", f"{gathered}/{target}")
+            if not moved and not files.exists(f"{gathered}/{target}"):
                 raise Fail(f"{done.attempt}/{name} is gone from {order.staging}")
 
 
 def _put(files: Files, order: Order, gathered: str) -> None:
-    """Give the directory its name."""
+    """Give the directory its name, unless another has done so while this run stood still."""
+    if not files.exists(gathered):
+        return
     if order.mode == "append" and files.exists(order.output):
         _append(files, order, gathered)
         return
     if files.exists(order.output):
         if order.mode == "error":
             raise Fail(f"output {order.output} is there already: say mode='overwrite' or 'append'")
-        files.move(order.output, f"{order.staging}/_replaced")
+        replaced = f"{order.staging}/_replaced.{random_name()}"
+        files.move(order.output, replaced)
+        if not files.move(gathered, order.output):
+            files.move(replaced, order.output)  # It is this request's, by another publisher.
+        return
     files.move(gathered, order.output)
 
 
@@ -159,7 +175,8 @@ def _append(files: Files, order: Order, gathered: str) -> None:
             files.move(f"{gathered}/{name}", f"{order.output}/{name}")
     files.make(f"{order.output}/_holdfast")
     there = manifest_path(order.output, order.id)
-    if not files.exists(there):
+    if read_manifest(files, order.output, order.id, order.run) is None:
+        files.remove(there)  # That of an earlier request with this id.
         files.move(manifest_path(gathered, order.id), there)
 
 
@@ -169,5 +186,10 @@ def _name(number: int, name: str) -> str:
 
 
 def _unique(order: Order, name: str) -> str:
-    """Return a name that no other request gives, where several write into one directory."""
-    return f"{safe(order.id)}-{name}" if order.mode == "append" else name
+    """Return a name that no other request gives, where several write into one directory.
+
+    It begins as Spark's do: what begins with "." or "_" would not be read.
+    """
+    if order.mode != "append":
+        return name
+    return f"part-{safe(order.id)}-{name.removeprefix('part-')}"

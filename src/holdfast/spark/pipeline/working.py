@@ -18,9 +18,18 @@ from holdfast.progress import Part
 from holdfast.spark.pipeline import stages
 from holdfast.spark.pipeline.attempts import group_of, is_lost, reason, run_finish, run_part
 from holdfast.spark.pipeline.files import Files
-from holdfast.spark.pipeline.order import Done, Order, PartData, Plan, Published
+from holdfast.spark.pipeline.order import (
+    Done,
+    Order,
+    PartData,
+    Plan,
+    Published,
+    Target,
+    run_of,
+    staging_of,
+)
 from holdfast.spark.pipeline.planning import plan_parts, read_plan
-from holdfast.spark.pipeline.publishing import publish, read_manifest
+from holdfast.spark.pipeline.publishing import as_published, publish, read_manifest
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.worker import Fail, Release, Retry, RunningJob, Worker
 
@@ -82,14 +91,20 @@ class Duties:
     def plan(self, job: RunningJob) -> dict[str, int]:
         """Split a request into parts."""
         order = msgspec.json.decode(job.data, type=Order)
-        if read_manifest(self._files, order.output, order.id):
+        request = self._queue.request(order.id)
+        order = msgspec.structs.replace(order, run=run_of(request.status()))
+        if read_manifest(self._files, order.output, order.id, order.run):
             return {"parts": 0}  # Planned, run and published while this run was frozen.
-        return {"parts": plan_parts(self._spark, self._files, self._roots, order, self._queue)}
+        with self._noting(order.staging, job):
+            return {
+                "parts": plan_parts(
+                    self._spark, self._files, self._roots, order, request, job.extend
+                )
+            }
 
     def part(self, job: RunningJob) -> Done:
         """Run a part."""
         data = msgspec.json.decode(job.data, type=PartData)
-        assert data.slice is not None
         for path in data.slice.files:
             if not self._roots.holds_file(path):
                 raise Fail(f"{path} leads out of {self._roots!r}")
@@ -98,12 +113,19 @@ class Duties:
 
     def publish(self, job: RunningJob) -> Published:
         """Put the output of a request into place, if it has one."""
-        data = msgspec.json.decode(job.data, type=PartData)
+        output = msgspec.json.decode(job.data, type=Target).output
+        if self._roots.locate_output(output) != output:
+            raise Fail(f"{output} leads elsewhere here: {self._roots!r}")
         request = self._queue.request(job.id.rpartition("/end/")[0])
         status = request.status()
-        plan = read_plan(self._files, data.staging)
-        if status.state == "cancelled" or plan is None:
-            self._files.remove(data.staging)
+        run = run_of(status)
+        staging = staging_of(output, request.id, run)
+        published = read_manifest(self._files, output, request.id, run)
+        plan = read_plan(self._files, staging)
+        if status.state == "cancelled" or published or plan is None:
+            self._files.remove(staging)
+            if published:  # By a publisher that died before it could say so.
+                return as_published(output, published)
             return Published("cancelled" if status.state == "cancelled" else "failed")
         order = plan.order
         parts = list(request.results())
@@ -111,18 +133,18 @@ class Duties:
             return Published("failed")  # What is done is kept: the failed parts may be revived.
         winners = [(part, _done(part)) for part in parts if part.state == "done"]
         missing = [part.number for part in parts if part.state != "done"]
-        finished = self._finish(order, [done for _, done in winners], job)
-        return publish(self._files, order, winners, missing, finished, job.extend)
+        with self._noting(staging, job):
+            finished = self._finish(order, [done for _, done in winners], job)
+            return publish(self._files, order, winners, missing, finished, job.extend)
 
     def _finish(self, order: Order, winners: list[Done], job: RunningJob) -> Done | None:
         """Run the last transform, once: what it came to is written down before it is used."""
-        if order.finish is None or read_manifest(self._files, order.output, order.id):
+        if order.finish is None:
             return None
         path = f"{order.staging}/_finished.json"
         known = self._files.read(path)
         if known is None:
-            with self._noting(order.staging, job):
-                done = run_finish(self._spark, self._files, order, winners, job)
+            done = run_finish(self._spark, self._files, order, winners, job)
             self._files.write(path, msgspec.json.encode(done))
             return done
         return msgspec.json.decode(known, type=Done)
