@@ -282,6 +282,16 @@ def test_follow_ups_of_a_job_may_be_of_a_group(queue: Queue) -> None:
     assert ids(queue.lease_many(9, 60)) == ["a"]
 
 
+def test_a_follow_up_may_take_away_the_turn_that_the_same_call_gave(queue: Queue) -> None:
+    add(queue, "abc", limit=2)
+    [first, _] = queue.lease_many(2, 60)
+    fill(queue.request("r", follow_up=NewJob(b"", group="g", group_limit=1)), 1)
+    assert queue.complete_many([first, take(queue)]) == [True, True]
+    assert group_of(queue).limit == group_of(queue).running == 1
+    assert queue.audit() == []
+    assert queue.lease(60) is None
+
+
 def test_the_defaults_of_a_queue_may_name_a_group(queue: Queue) -> None:
     grouped = Queue(
         queue.name, queue.server, defaults={"group": "g", "group_limit": 1}, clock=queue.clock

@@ -97,6 +97,8 @@ local function decide_met(numbers)
       if record.stopping > 0 then empty_request(owner, record) end
       if record.sealed == 1 and record.outcome == 0 and count_settled(record) >= record.total then
         end_request(owner, record)
+        write_pairs('ZADD', key.turns, turns)  -- Its follow-up may take such a turn away again.
+        turns = {}
       end
       set_turn(owner, record, numbers and numbers[owner], turns)
     else
