@@ -204,6 +204,14 @@ def test_jobs_of_a_group_have_priorities_of_their_own(queue: Queue, at_once: boo
     assert order(queue, 9) == "xyx"
 
 
+def test_who_gave_nothing_as_it_did_not_fit_has_its_turn_still(queue: Queue) -> None:
+    big = b"x" * (5 * 1024 * 1024)
+    for id in "ABC":
+        with queue.request(id) as request:
+            request.add_many([big] * 2)
+    assert [letters(queue, count) for count in (2, 3, 9, 2, 1, 9)] == [*"ABCABC"]
+
+
 def test_starving_is_a_choice(queue: Queue) -> None:
     """Of unequal priorities the higher goes first; a limit leaves workers to the others."""
     fill(queue.request("high", priority=99, limit=2), 100)

@@ -84,6 +84,7 @@ LAZY: Final = frozenset(
         *("maintain", "complete_each", "settle_met", "decide_met"),
         *("pop_by_turns", "pop_failed", "drop_ghosts", "leave_what_fits", "answer_again"),
         *("choose_each", "read_options", "standing", "publish_some", "tend_staging"),
+        *("number_turns",),
     }
 )
 """Functions that most calls do not run: what only they need is made inside of them, when they do.

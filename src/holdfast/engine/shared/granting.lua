@@ -84,7 +84,7 @@ end
 
 -- The best of `ready` and of those who have a turn, part by part: who gave one goes behind its
 -- equals, and behind the jobs that are there.
-local function pop_by_turns(wanted, new_turns)
+local function pop_by_turns(wanted)
   local ready = call('ZRANGE', key.ready, 0, wanted - 1, 'WITHSCORES')
   local turns = call('ZRANGE', key.turns, 0, wanted - 1, 'WITHSCORES')
   local owners, at = {}, {}
@@ -120,7 +120,7 @@ local function pop_by_turns(wanted, new_turns)
     return found[before - found.given + 1]
   end
 
-  local ids, ranks, owned, members, plain, given, last = {}, {}, {}, {}, 0, 0, {}
+  local ids, ranks, owned, members, plain, given = {}, {}, {}, {}, 0, 0
   while #ids < wanted do
     while best <= MAX_PRIORITY and not (lines[best] and lines[best].head <= lines[best].last) do
       best = best + 1
@@ -155,7 +155,6 @@ local function pop_by_turns(wanted, new_turns)
         owned[#ids], members[given] = owner, member
       end
       if taken > 0 then
-        last[owner] = given
         -- The jobs of a group have priorities of their own.
         local following = record.group == 1 and next_of(turn, record, 1)
         if following then
@@ -163,7 +162,7 @@ local function pop_by_turns(wanted, new_turns)
           above = math.floor(its_rank / RANKS)
         end
         line_up(turn, above, above * RANKS + RANKS - 1)
-      elseif record then
+      elseif record and record.turn == 0 then
         record.turn = at[turn]  -- It has nothing to give, so this is taken away.
       end
     else
@@ -176,13 +175,23 @@ local function pop_by_turns(wanted, new_turns)
     for i = 1, plain do taken[i] = ready[2 * i - 1] end
     call('ZREM', key.ready, unpack(taken))
   end
-  if given > 0 then
-    call('ZREM', key.parked, unpack(members))
-    redis.pcall('HINCRBY', key.meta, 'requeued', given)
-    local number = take_numbers(given)
-    for owner, n in pairs(last) do new_turns[owner] = number + n end
-  end
+  if given > 0 then call('ZREM', key.parked, unpack(members)) end
   return ids, ranks, owned
+end
+
+-- A new number for each owner that gives something of this; who gives nothing has its turn still.
+local function number_turns(ids, owners, new_turns)
+  local given, last = 0, {}
+  for i = 1, #ids do
+    if owners[i] then
+      given = given + 1
+      last[owners[i]] = given
+    end
+  end
+  if given == 0 then return end
+  redis.pcall('HINCRBY', key.meta, 'requeued', given)
+  local number = take_numbers(given)
+  for owner, n in pairs(last) do new_turns[owner] = number + n end
 end
 
 -- Take the best, or failed jobs: ids, ranks, payloads. new_turns gets the number of the next turn of
@@ -195,9 +204,10 @@ local function take_best(wanted, failed, new_turns)
     pop = pop_by_turns
   end
   while true do
-    local ids, ranks, owners = pop(wanted, new_turns)
+    local ids, ranks, owners = pop(wanted)
     if #ids == 0 then return ids, ranks, {} end
     if #ids * this.largest > MAX_BYTES then leave_what_fits(ids, ranks, owners, failed) end
+    if pop == pop_by_turns then number_turns(ids, owners, new_turns) end
     local payloads, sound = call('HMGET', key.jobs, unpack(ids)), true
     for i = 1, #ids do sound = sound and payloads[i] end
     if not sound then ghosts = ghosts + drop_ghosts(ids, ranks, owners, payloads) end
