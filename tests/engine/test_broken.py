@@ -224,3 +224,22 @@ def test_a_follow_up_is_not_taken_for_a_record_whatever_its_bytes_are(
     queue.request("r").open()
     spoiled("HSET", "requests", "r/end", pack_record(total=5))
     assert queue.add(b"", id="r/end/1")
+
+
+@pytest.mark.parametrize("name", ["facts", "results", "facts of a job", "terms", "turns"])
+@pytest.mark.parametrize("data", [b"x", b"x" * 500])
+def test_who_names_a_follow_up_as_a_request_does_not_harm_it(
+    queue: Queue, spoiled: Behind, name: str, data: bytes
+) -> None:
+    with queue.request("r", follow_up=data):
+        queue.add(b"", id="a", priority=0, handler="x")
+        if name == "facts of a job":
+            spoiled("HSET", "facts", "a", pack(request="r/end"))
+        elif name in ("terms", "turns"):
+            spoiled("ZADD", name, 0, "r/end")
+        else:
+            spoiled("HSET", name, "r/end/1", pack(lapses=1))
+        queue.tidy()
+        queue.repair()
+        assert queue.audit() == []
+    assert take(queue).data == data

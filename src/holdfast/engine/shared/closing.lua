@@ -120,7 +120,7 @@ local function settle_met(numbers)
       packed[#packed + 1] = owner
       packed[#packed + 1] = pack_request(record)
     else
-      call('HDEL', key.requests, owner, owner .. '/end')
+      if not is_follow_up(owner) then call('HDEL', key.requests, owner, owner .. '/end') end
       call('ZREM', key.terms, owner)
     end
   end

@@ -67,7 +67,8 @@ local function request_of(owner)
   local met = this.met or met_requests()
   local record = met.records[owner]
   if record == nil then
-    record = read_request(met.packed[owner] or call('HGET', key.requests, owner))
+    record = not is_follow_up(owner)
+      and read_request(met.packed[owner] or call('HGET', key.requests, owner))
     this.has_requests = this.has_requests or record ~= false
     met.records[owner] = record
     met.names[#met.names + 1] = owner
