@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
 from conftest import Clock
@@ -243,3 +244,42 @@ def test_who_names_a_follow_up_as_a_request_does_not_harm_it(
         queue.repair()
         assert queue.audit() == []
     assert take(queue).data == data
+
+
+SUCCESSORS: dict[str, dict[str, object]] = {
+    "most": {"most": "x"},
+    "least as a map": {"least": {}},
+    "least not a number": {"least": math.nan},
+    "priority out of range": {"priority": 1000},
+    "priority not a number": {"priority": math.nan},
+    "priority not whole": {"priority": -5.5},
+    "due never": {"due": math.inf},
+    "due not a number": {"due": math.nan},
+    "options": {"options": 5},
+}
+
+
+@pytest.mark.parametrize("garbage", SUCCESSORS.values(), ids=SUCCESSORS.keys())
+@pytest.mark.parametrize("end", ["complete", "release", "release later", "fail", "lapse", "update"])
+def test_garbage_in_a_successor_does_not_stop_the_queue(
+    queue: Queue, clock: Clock, spoiled: Behind, garbage: dict[str, object], end: str
+) -> None:
+    queue.add(b"", id="a")
+    lease = take(queue, 1)
+    queue.add(b"new", id="a", on_conflict="update")
+    kept = msgspec.msgpack.decode(spoiled("HGET", "next", "a"))
+    spoiled("HSET", "next", "a", pack(**kept | garbage))
+    if end == "complete":
+        queue.complete(lease)
+    elif end == "fail":
+        queue.fail(lease, error="why")
+    elif end == "lapse":
+        clock.advance(1)
+        queue.tidy(force=True)
+    else:
+        if end == "update":
+            queue.add(b"new", id="a", on_conflict="update")
+        queue.release(lease, after=1 if end == "release later" else None)
+    assert queue.audit() == []
+    clock.advance(1)
+    assert take(queue).data == b"new"

@@ -205,6 +205,13 @@ local function take_numbers(n)
   return call('HINCRBY', key.meta, 'sequence', n) - n
 end
 
+-- The number that a record has under a name; 0 where somebody else wrote it.
+local function number_in(kept, field_name)
+  local number = kept[field_name]
+  local sound = type(number) == 'number' and number >= 0 and number % 1 == 0
+  return sound and number <= MAX_INSTANT and number or 0
+end
+
 -- What is kept about a job beside its payload: msgpack, full words, only what differs from
 -- the defaults; -1 means no limit. The first eleven the client may set. A fact of the wrong
 -- kind is passed over, as it must not stop the queue; one that we do not know is kept, as

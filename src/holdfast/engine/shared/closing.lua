@@ -70,8 +70,7 @@ local function end_request(request, record)
     end
     call('ZREM', key.ended, id)
     call('HDEL', key.results, id)
-    local delay = tonumber(follow_up.after)
-    if delay then follow_up.due = after_ms(delay) end
+    if follow_up.after then follow_up.due = after_ms(follow_up.after) end
     become(id, follow_up)
   end
   tell('ended', {request})

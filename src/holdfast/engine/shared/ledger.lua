@@ -21,13 +21,6 @@ local function entry_of(entry)
   return ok and type(kept) == 'table' and kept or nil
 end
 
--- The number that a record has under a name; 0 where somebody else wrote it.
-local function number_in(kept, field_name)
-  local number = kept[field_name]
-  local sound = type(number) == 'number' and number >= 0 and number % 1 == 0
-  return sound and number <= MAX_INSTANT and number or 0
-end
-
 -- Something in the ledger or in what is staged has changed: see stamp().
 local function book()
   if not this.booked then redis.pcall('HINCRBY', key.meta, 'booked', 1) end

@@ -107,7 +107,10 @@ end
 local function read_update(packed)
   local ok, update = pcall(cmsgpack.unpack, packed or '')
   if not ok or type(update) ~= 'table' or type(update.payload) ~= 'string' then return nil end
-  update.due, update.priority = tonumber(update.due) or 0, tonumber(update.priority) or 50
+  for _, said in ipairs({'due', 'most', 'least', 'after', 'priority'}) do
+    if update[said] ~= nil then update[said] = number_in(update, said) end
+  end
+  update.due, update.priority = update.due or 0, math.min(update.priority or 50, MAX_PRIORITY)
   return update
 end
 
