@@ -569,3 +569,24 @@ def test_a_garbled_claim_stops_nobody(
     lapse(queue, clock)
     queue.tidy()
     assert queue.lease_many(9, 60)
+
+
+@pytest.mark.parametrize("end", ["lapse", "settle"])
+@pytest.mark.parametrize("garbage", [[True], [{}], [["a"]], [None, "a"], [7], ["a"] * 9000])
+def test_garbage_in_a_chunk_stops_neither_the_queue_nor_a_repair(
+    queue: Queue, clock: Clock, reader: Reader, spoiled: Behind, garbage: list[object], end: str
+) -> None:
+    queue.add(b"", id="a")
+    reader.claim(0, 9)
+    [chunk] = spoiled("HKEYS", "claims")
+    spoiled("HSET", "claims", chunk, msgspec.msgpack.encode(garbage))
+    queue.add(b"", id="b")
+    if end == "lapse":
+        clock.advance(3600)
+        queue.tidy(force=True)
+    else:
+        reader.settle(1)
+    assert take(queue).id == "b"
+    queue.repair()
+    assert queue.audit() == []
+    assert take(queue).id == "a"

@@ -30,10 +30,12 @@ local function reader_of(reader, epoch)
   return kept
 end
 
--- Is this the hold of a claim that is not there?
+-- Is this the hold of a claim that is not there, or that has nothing any more?
 local function is_claimed_by_nobody(hold)
   local reader, n = string.match(hold, '^claim:(%S*)%.(%d+) ')
-  return reader and call('HEXISTS', key.ledger, 'claim ' .. n .. ' ' .. reader) == 0
+  if not reader then return false end
+  local kept = entry_of('claim ' .. n .. ' ' .. reader) or {}
+  return number_in(kept, 'first') >= #sizes_in(kept)
 end
 
 local function refuse_what_is_over(kept)
@@ -46,7 +48,9 @@ end
 local function claimed_in(reader, n, number)
   local ok, ids = pcall(cmsgpack.unpack,
     call('HGET', key.claims, claim_field(reader, n, number)) or '')
-  if not ok or type(ids) ~= 'table' or #ids == 0 then return {}, {}, 0 end
+  ok = ok and type(ids) == 'table' and #ids > 0 and #ids <= MAX_JOBS
+  for i = 1, ok and #ids or 0 do ok = ok and type(ids[i]) == 'string' end
+  if not ok then return {}, {}, 0 end
   local mine, holds, presented = {}, {}, claim_token(reader, n) .. ' '
   local length, leased = #presented, call('ZMSCORE', key.leased, unpack(ids))
   for i, hold in ipairs(call('HMGET', key.holds, unpack(ids))) do
