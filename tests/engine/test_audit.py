@@ -559,6 +559,35 @@ def test_nothing_is_called_lost_that_moved_while_it_was_counted(queue: Queue, wh
     assert queue._run(calls.audit((1, 0), 1)).stamp != first.stamp
 
 
+@pytest.mark.parametrize(
+    "what", ["cancel what waits", "cancel what matches", "add a cancelled id", "forget"]
+)
+def test_nothing_is_called_lost_that_nobody_was_told_of(
+    queue: Queue, clock: Clock, what: str
+) -> None:
+    with queue.request("r", limit=0, keep_for=1) as request:
+        request.add_many([b""] * 1500)
+    request.cancel()
+    queue.tidy()
+    queue.add_many([NewJob(b"x", id=id, group=id) for id in "ab"])
+    queue.lease_many(2, 60)
+    queue.add(b"y", id="a", on_conflict="update")
+    queue.cancel("b")
+    first = queue._run(calls.audit())
+    match what:
+        case "cancel what waits":
+            assert queue.cancel("a", running=False)
+        case "cancel what matches":
+            assert queue.cancel_matching(b"y", running=False) == 1
+        case "add a cancelled id":
+            assert queue.add(b"y", id="b").updated
+        case _:
+            clock.advance(2)
+            queue._run(calls.tidy())
+            assert queue.requests() != []
+    assert queue._run(calls.audit()).stamp != first.stamp
+
+
 def test_a_request_that_is_half_forgotten_is_in_order(queue: Queue, clock: Clock) -> None:
     with queue.request("r", limit=0, keep_for=1) as request:
         request.add_many([b""] * 1500)

@@ -28,7 +28,9 @@ local function drop_successor(id)
   local length = this.has_next and call('HSTRLEN', key.next, id) or 0
   if length < #payload or length > #payload + MAX_ERROR then return false end
   local update = read_update(call('HGET', key.next, id))
-  return update and update.payload == payload and call('HDEL', key.next, id) == 1
+  if not update or update.payload ~= payload then return false end
+  book()
+  return call('HDEL', key.next, id) == 1
 end
 
 local cancelled, at = 0, nil

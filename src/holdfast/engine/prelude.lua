@@ -185,6 +185,12 @@ local function finish(answer, reply)
   return reply or answer
 end
 
+-- Something has changed that nobody is told: see stamp().
+local function book()
+  if not this.booked then redis.pcall('HINCRBY', key.meta, 'booked', 1) end
+  this.booked = true
+end
+
 -- Whatever changes a queue changes this.
 local function stamp()
   local counted = call('HMGET', key.meta, 'sequence', 'leased', 'completed', 'released', 'promoted',

@@ -159,6 +159,15 @@ local function check_groups(groups)
   end
 end
 
+-- Keep what was added under an id whose run was cancelled, until that is over.
+local function keep_successors(group)
+  local words = group.words
+  for _, i in ipairs(group.successors or {}) do
+    call('HSET', key.next, words[i], cmsgpack.pack(update_of(group, words[i + 1], '1=11')))
+    book()
+  end
+end
+
 -- nothing -> ready | delayed, for jobs of no group.
 local function create(groups)
   local all = {}
@@ -174,9 +183,7 @@ local function create(groups)
       call('HDEL', key.results, unpack(ids))
       call('HDEL', key.facts, unpack(ids))
     end
-    for _, i in ipairs(group.successors or {}) do
-      call('HSET', key.next, words[i], cmsgpack.pack(update_of(group, words[i + 1], '1=11')))
-    end
+    keep_successors(group)
     local n = #ids
     if n > 0 then
       local rank, scored = rank_of(group.priority, take_numbers(n)), {}
@@ -217,9 +224,7 @@ local function create_each(groups)
         call('HDEL', key.results, pairs_[i])
         become(pairs_[i], update_of(group, pairs_[i + 1], '1=11'))
       end
-      for _, i in ipairs(group.successors or {}) do
-        call('HSET', key.next, words[i], cmsgpack.pack(update_of(group, words[i + 1], '1=11')))
-      end
+      keep_successors(group)
     else
       create({group})
     end

@@ -6,6 +6,7 @@
 local function cancel_job(id, running, leave_successor)
   if call('ZSCORE', key.leased, id) then
     local waited = not leave_successor and call('HDEL', key.next, id) == 1
+    if waited then book() end
     local facts = running and facts_of(id)
     if not facts or facts.cancelled then return waited end
     facts.cancelled = true

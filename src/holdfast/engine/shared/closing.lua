@@ -144,7 +144,7 @@ local function forget_request(request, record)
     record.forgotten = record.forgotten + call('HDEL', key.facts, unpack(ids))
   end
   record.walked, this.budget = last, this.budget - #ids
-  if last < record.total then return end
+  if last < record.total then return book() end
   this.met.records[request] = false
   tell('forgotten', {request})
 end

@@ -21,12 +21,6 @@ local function entry_of(entry)
   return ok and type(kept) == 'table' and kept or nil
 end
 
--- Something in the ledger or in what is staged has changed: see stamp().
-local function book()
-  if not this.booked then redis.pcall('HINCRBY', key.meta, 'booked', 1) end
-  this.booked = true
-end
-
 -- Something is to be seen to at this time.
 local function see_to_it(at)
   if this.staging and this.staging <= at then return end
