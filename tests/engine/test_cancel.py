@@ -7,6 +7,7 @@ import pytest
 from conftest import Clock
 from engine_support import Behind, take
 from holdfast import Extended, LeaseLost, NewJob, Queue
+from holdfast.engine import calls
 
 WAITING = ["ready", "delayed", "failed", "retried", "reclaimed"]
 
@@ -209,6 +210,19 @@ def test_a_long_queue_is_searched_whole(queue: Queue) -> None:
     queue.add_many([NewJob(b"wanted", delay=60)] * 2)
     assert queue.cancel_matching(b"wanted") == 8
     assert queue.counts().waiting == 2495
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_of_big_payloads_a_call_reads_a_few(queue: Queue, group: str | None) -> None:
+    big = [b"%d" % (n % 2) + b"x" * 1024 * 1024 for n in range(20)]
+    queue.add_many([NewJob(data, group=group) for data in big])
+    queue.add_many([NewJob(b"", group=group)] * 2000)
+    cancelled, place = queue._run(calls.cancel_matching(big[0], place=(3 if group else 4, 20)))
+    assert 1 <= cancelled <= 4
+    assert place == (3 if group else 4, 20 - 7)
+    assert cancelled + queue.cancel_matching(big[0]) == 10
+    assert queue.cancel_matching(big[1]) == 10
+    assert queue.counts().waiting == 2000
 
 
 def test_an_empty_payload_is_a_payload(queue: Queue) -> None:

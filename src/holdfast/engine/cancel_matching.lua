@@ -33,17 +33,32 @@ local function drop_successor(id)
   return call('HDEL', key.next, id) == 1
 end
 
+-- How many of these, from the end, can be read in one call: those that are as long as the payload.
+local room = math.max(1, math.floor(MAX_BYTES / math.max(1, #payload)))
+local function how_many_fit(ids)
+  for i = #ids, 1, -1 do
+    if call('HSTRLEN', key.jobs, ids[i]) == #payload then room = room - 1 end
+    if room < 0 then return #ids - i end
+  end
+  return #ids
+end
+
 local cancelled, at = 0, nil
 while index <= #SETS and budget > 0 do
   local stop = math.min(from or math.huge, call('ZCARD', SETS[index])) - 1
   local start = math.max(0, stop - budget + 1)
   local ids = stop >= 0 and call('ZRANGE', SETS[index], start, stop) or {}
-  for _, member in ipairs(ids) do
-    local id = SETS[index] == key.parked and read_parked(member) or member
+  if SETS[index] == key.parked then
+    for i, member in ipairs(ids) do ids[i] = read_parked(member) end
+  end
+  local left = #ids * #payload > MAX_BYTES and #ids - how_many_fit(ids) or 0
+  start = start + left
+  for i = left + 1, #ids do
+    local id = ids[i]
     if matches(id) and cancel_job(id, running, true) then cancelled = cancelled + 1 end
     if drop_successor(id) then cancelled = cancelled + 1 end
   end
-  budget = budget - #ids
+  budget = left == 0 and budget - #ids or 0
   if start == 0 then
     index, from, at = index + 1, nil, nil
   else
