@@ -206,6 +206,10 @@ BROKEN: dict[str, tuple[Callable[[Behind], object], Problem]] = {
         lambda b: b("ZADD", "leased", "+inf", "leased"),
         Problem("leased", "score is not a whole number"),
     ),
+    "ended score": (
+        lambda b: b("ZADD", "ended", 1e300, "ended"),
+        Problem("ended", "score is not a whole number"),
+    ),
     "rank of a later sequence": (
         lambda b: b("ZADD", "ready", 10**9, "ready"),
         Problem("ready", "rank that was never given"),
@@ -368,6 +372,10 @@ BROKEN: dict[str, tuple[Callable[[Behind], object], Problem]] = {
     "turn of an ended request": (
         lambda b: b("ZADD", "turns", 1, "over"),
         Problem("over", "a turn, but no free place or no part"),
+    ),
+    "turn of a request without a term": (
+        lambda b: b("ZADD", "turns", 1, "t") + b("ZREM", "terms", "t"),
+        Problem("", "1 turns that belong to no job"),
     ),
     "turn of nobody": (
         lambda b: b("ZADD", "turns", 1, "nobody"),

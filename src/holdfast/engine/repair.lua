@@ -235,6 +235,11 @@ local function adopt_entry(entry, hash)
   end
 end
 
+local function give_time(id, set_key)
+  call('ZADD', set_key, this.now, id)
+  did(id, 'given a new time')
+end
+
 local function mend(member, score, set, set_key)
   if set == 'terms' then return mend_request(member) end
   if set == 'staging' then return mend_entry(member, score) end
@@ -242,6 +247,8 @@ local function mend(member, score, set, set_key)
   local id = member
   if set == 'parked' then id, score = read_parked(member) end
   local before = facts_of(id)
+  score = tonumber(score)
+  local whole_score = score >= 0 and score <= MAX_INSTANT and score % 1 == 0
   if is_elsewhere(id, set, before) then
     call('ZREM', set_key, member)
     return did(id, 'taken out of ' .. set .. ', as another set has it')
@@ -267,7 +274,9 @@ local function mend(member, score, set, set_key)
     did(id, 'hold dropped')
   end
   if set == 'ended' then
-    if facts.outcome and has_payload == (facts.keep or false) then return end
+    if facts.outcome and has_payload == (facts.keep or false) then
+      return whole_score or give_time(id, set_key)
+    end
     call('ZREM', set_key, id)
     if has_payload and not facts.outcome then
       return did(id, 'ended without an outcome: now ' .. file(id))
@@ -299,8 +308,6 @@ local function mend(member, score, set, set_key)
     vacate(facts)
     return did(id, 'leased without a hold: now ' .. file(id))
   end
-  score = tonumber(score)
-  local whole_score = score >= 0 and score <= MAX_INSTANT and score % 1 == 0
   local was_given = whole_score and score % RANKS <= given and score < 100 * RANKS
   if set == 'ready' and not was_given then
     call('ZADD', set_key, rank_behind(50), id)
@@ -311,8 +318,7 @@ local function mend(member, score, set, set_key)
     put_waiting(id, facts, facts.priority or 50, nil, 0)
     did(id, 'given a new rank')
   elseif not whole_score then
-    call('ZADD', set_key, this.now, id)
-    did(id, 'given a new time')
+    give_time(id, set_key)
   end
   if set ~= 'leased' and call('HEXISTS', key.next, id) == 1 then
     local successor = take_successor(id)
@@ -331,7 +337,8 @@ local function adopt(id, hash)
       local record = record_of(request)
       if record then
         call('ZADD', key.terms, term_of(record), request)
-        return did(request, 'request tended again')
+        did(request, 'request tended again')
+        return mend_request(request)
       end
       call('HDEL', key.requests, id)
       did(id, 'dropped, as there is no such request')
