@@ -239,6 +239,30 @@ class Requesting(Acting):
             self.both_agree()
 
     @precondition(lambda self: not self.plain)
+    @rule(
+        caller=callers, wanted=several_jobs, follow_up=jobs, limit=st.sampled_from([1, 0, None]),
+        n=st.integers(1, 2),
+    )  # fmt: skip
+    def end_a_request_beside_a_group(
+        self, caller: str, wanted: list[Wanted], follow_up: Wanted, limit: int | None, n: int
+    ) -> None:
+        """In one call: the follow-up is of a group that may just have got a free place."""
+        group: dict[str, Any] = {"group": "g", "group_limit": 2}
+        self._add(caller, [replace(job, id=None, options=group) for job in wanted * 3], "ignore")
+        self.both_agree()
+        name = f"r{next(self.serial)}"
+        follow_up = replace(follow_up, options=group | {"group_limit": limit})
+        opening = WantedRequest(name, 99, None, False, 1_000, None, follow_up)
+        self._fill(caller, opening, WantedParts(1, None, "", 50, {}, same=False), seal=True)
+        self.both_agree()
+        self._lease(caller, 1000, 4_000, [])
+        self.both_agree()
+        fellows = self.model.fellows("g", "leased")[:n]
+        leased = [*fellows, *self.model.fellows(name, "leased")]
+        held = [(job.id, job.token or "", None) for job in leased]
+        self._complete(caller, [*held, ("nobody", "-", None)], [])
+
+    @precondition(lambda self: not self.plain)
     @rule(time=times, caller=callers, n=which, seal=st.booleans())
     def revive_parts(self, time: Time, caller: str, n: int, seal: bool) -> None:
         """Of a request that goes on, or of one that has ended meanwhile."""
