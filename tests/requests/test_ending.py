@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from conftest import Clock
-from engine_support import Behind, ids, take
+from engine_support import Behind, command_calls, ids, take
 from holdfast import InvalidArgument, Lease, NewJob, Queue
 from holdfast.engine import requesting
 from holdfast.engine.call import Entry
@@ -134,6 +134,17 @@ def test_a_follow_up_can_be_added_at_a_time(queue: Queue, clock: Clock) -> None:
     assert queue.lease(30) is None
     clock.advance(0.001)
     assert take(queue).id == "r/end/1"
+
+
+def test_not_all_follow_ups_that_are_still_there_are_asked(queue: Queue, behind: Behind) -> None:
+    queue.add_many([NewJob(b"", id=f"r/end/{n}", priority=0) for n in range(1, 3000)])
+    request = fill(queue.request("r", follow_up=b"next"), 0, seal=False)
+    before = command_calls(behind.client, "zscore")
+    request.seal()
+    assert command_calls(behind.client, "zscore") - before < 150
+    lease = take(queue)
+    assert lease.data == b"next"
+    assert int(lease.id.removeprefix("r/end/")) >= 3000
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -62,10 +62,11 @@ local function end_request(request, record)
   call('ZADD', key.terms, after_ms(record.keep_for_ms), request)
   local follow_up = read_update(call('HGET', key.requests, request .. '/end'))
   if follow_up then
-    -- That of an earlier request of this name may still be there.
+    -- Those of earlier requests of this name may still be there; not all of them are asked.
     local id, number = request .. string.format('/end/%d', record.endings), record.endings
+    local last = number + 100
     while not is_free(id, false) do
-      number = number + 1
+      number = number < last and number + 1 or rank_behind(50) % RANKS
       id = request .. string.format('/end/%d', number)
     end
     call('ZREM', key.ended, id)
