@@ -178,6 +178,15 @@ def test_a_batch_is_given_as_many_as_it_takes(queue: Queue) -> None:
     assert given == [["0", "2"], ["1"], ["3", "4"]]
 
 
+def test_results_of_a_batch_may_be_too_much_for_one_call(queue: Queue) -> None:
+    worker = Worker(queue)
+    worker.handler(lambda jobs: [bytes(1_000_000) for _ in jobs], batch=12)
+    for n in range(12):
+        queue.add(b"", id=str(n), result_for=60)
+    assert len(run_until_empty(worker)) == 12
+    assert all(queue.result(str(n)) for n in range(12))
+
+
 def test_a_job_whose_handler_is_not_there_is_an_error_and_stays(queue: Queue) -> None:
     worker = Worker(queue)
     worker.handler("some")(lambda job: None)

@@ -40,6 +40,15 @@ def test_none_completes_all(queue: Queue, kind: Kind) -> None:
 
 
 @both_kinds
+def test_results_that_are_too_much_for_one_call_are_all_kept(queue: Queue, kind: Kind) -> None:
+    ids = [str(n) for n in range(12)]
+    queue.add_many(NewJob(b"", id=id, result_for=60) for id in ids)
+    run_batch(queue, kind, lambda jobs: [bytes(1_000_000) for _ in jobs], batch=12, concurrency=1)
+    outcomes = [queue.result(id) for id in ids]
+    assert [one and len(one.result or b"") for one in outcomes] == [1_000_000] * 12
+
+
+@both_kinds
 @pytest.mark.parametrize("sequence", [list, tuple])
 def test_each_job_has_its_own_answer(
     queue: Queue, kind: Kind, sequence: type[list[object] | tuple[object, ...]]

@@ -48,6 +48,14 @@ def test_no_more_ride_on_a_call_than_it_may_carry() -> None:
     assert settling.completed(jobs) == jobs[:1000]
 
 
+def test_big_results_ride_on_several_calls() -> None:
+    big = Answer("complete", bytes(settling.MOST_BYTES // 2))
+    jobs = [answered(str(n), big) for n in range(3)]
+    assert settling.completed(jobs) == jobs[:2]
+    huge = [answered(str(n), Answer("complete", bytes(settling.MOST_BYTES + 1))) for n in range(2)]
+    assert settling.completed(huge) == huge[:1]
+
+
 def test_each_that_adds_follow_ups_has_a_call_of_its_own() -> None:
     jobs = [answered(id, COMPLETED, follow_ups=2) for id in "ab"]
     assert list(map(told, others(*jobs))) == [

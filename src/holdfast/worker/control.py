@@ -35,7 +35,7 @@ from holdfast.worker.places import LEND_SECONDS
 from holdfast.worker.queues import called
 from holdfast.worker.reporting import fitting, report
 from holdfast.worker.running import Run, RunningJob
-from holdfast.worker.settling import answer_of, settle_of
+from holdfast.worker.settling import MOST_BYTES, answer_of, settle_of
 from holdfast.worker.ticker import Ticker
 from holdfast.worker.waiter import Waiter
 
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast")
 
 MOST_SETTLED: Final = 500
-"""Jobs that one round settles, and"""
-MOST_BYTES: Final = 4 * 1024 * 1024
-"""bytes of results that it carries."""
+"""When so many wait to be settled, no more are collected."""
 REGISTER_SECONDS: Final = 5.0
 MOST_SHOWN: Final = 20
 """Running jobs in the directory of workers."""

@@ -166,10 +166,12 @@ class _Inline:
         return kind(lease, handler, cast("Control", self), math.inf)
 
     def settle(self, jobs: Sequence[RunningJob]) -> None:
-        done = settling.completed(jobs)
-        if done:
+        left = dict.fromkeys(jobs)
+        while done := settling.completed(left):
             call = calls.complete([settling.settle_of(job) for job in done])
             self._report(done, self.queue._run(call))
+            for job in done:
+                del left[job]
         to_the_back = self.queue._ask.to_the_back
         for settlement in settling.others(jobs, to_the_back=to_the_back):
             try:

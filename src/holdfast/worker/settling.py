@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from typing import Final
 
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Settle
@@ -12,6 +12,9 @@ from holdfast.engine.script import MAX_JOBS
 from holdfast.errors import HoldfastError, InvalidArgument, WrongState
 from holdfast.worker.outcomes import Answer, answer_to
 from holdfast.worker.running import RunningJob
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of results on one call, where it carries several."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,16 @@ class Settlement:
 
 def completed(jobs: Iterable[RunningJob]) -> list[RunningJob]:
     """Return the jobs that need nothing but to be completed, as many as can ride on a call."""
-    done = (job for job in jobs if answer_of(job).way == "complete" and not job.follow_ups)
-    return list(islice(done, MAX_JOBS))
+    done: list[RunningJob] = []
+    size = 0
+    for job in jobs:
+        answer = answer_of(job)
+        if answer.way == "complete" and not job.follow_ups:
+            size += len(answer.result or b"")
+            if len(done) == MAX_JOBS or (done and size > MOST_BYTES):
+                break
+            done.append(job)
+    return done
 
 
 def others(jobs: Iterable[RunningJob], *, to_the_back: bool) -> Iterator[Settlement]:
