@@ -495,6 +495,21 @@ def test_a_crash_costs_one_job_a_lapse_and_brings_a_new_child(
     assert heard.reasons == ["its process was killed by SIGKILL"]
 
 
+def test_a_child_that_dies_between_two_jobs_costs_none_of_them_anything(
+    live_queue: Queue, heard: Heard, pids: Pids
+) -> None:
+    options: Any = {"executor": "process", "concurrency": 1, "hooks": [heard]}
+    with working(live_queue, lambda job: pids.note(), **options):
+        live_queue.add(b"", id="a")
+        heard.wait_for("done")
+        [first] = pids.wait(1)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: not is_alive(first), "the child to be dead")
+        live_queue.add(b"", id="b", max_lapses=0)
+        heard.wait_for("done", "b")
+    assert heard.of("b") == ["started", "done"]
+
+
 def test_children_are_replaced_after_so_many_jobs(live_queue: Queue, pids: Pids) -> None:
     live_queue.add_many([b"x"] * 10)
     options: Any = {"executor": "process", "concurrency": 1, "recycle_after": 3}

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -104,8 +105,16 @@ class Line:
         while (message := self._next()) is not None:
             yield message
 
-    def _receive(self) -> None:
-        received = self._connection.recv(_CHUNK)
+    def drop_unread(self) -> None:
+        """Drop what was said and nobody waits for; EOFError when the other side is gone."""
+        with suppress(BlockingIOError):
+            while True:
+                self._receive(socket.MSG_DONTWAIT)
+                while self._next() is not None:
+                    pass
+
+    def _receive(self, flags: int = 0) -> None:
+        received = self._connection.recv(_CHUNK, flags)
         if not received:
             raise EOFError
         self._received += received

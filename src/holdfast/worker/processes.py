@@ -101,6 +101,9 @@ class Processes(Crew):
 
     def _run(self, child: Child | None, slot: int, work: Run) -> Child | None:
         """Have it done; whatever happens, each job has an answer. Returns the child to go on in."""
+        if child and not child.is_there():
+            log.warning("a process ended while it had no job: %s", child.leave())
+            child = None
         try:
             child = child or Child(self._nursery, self._board, slot, self._limits)
         except OSError as error:
@@ -133,6 +136,14 @@ class Child:
         self._megabytes = 0.0
         self.waiter = Waiter()
         self.alive = True
+
+    def is_there(self) -> bool:
+        """Tell whether it waits for a job: while it had none it may have died."""
+        try:
+            self._line.drop_unread()
+        except (OSError, EOFError, frames.Garbled):
+            return False
+        return True
 
     def run(self, work: Run) -> None:
         """Run it; whatever happens, each job has an answer."""
