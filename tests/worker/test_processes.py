@@ -21,6 +21,7 @@ from holdfast import (
     Fail,
     InvalidArgument,
     LeaseLost,
+    NewJob,
     Queue,
     Release,
     Retry,
@@ -508,6 +509,36 @@ def test_a_child_that_dies_between_two_jobs_costs_none_of_them_anything(
         live_queue.add(b"", id="b", max_lapses=0)
         heard.wait_for("done", "b")
     assert heard.of("b") == ["started", "done"]
+
+
+def test_a_thread_that_a_run_left_behind_says_nothing_about_the_next(
+    live_queue: Queue, heard: Heard, tmp_path: Path
+) -> None:
+    go_on, said = tmp_path / "go on", tmp_path / "said"
+    worker = Worker(live_queue, executor="process", concurrency=1, hooks=[heard])
+
+    def speak(job: RunningJob) -> None:
+        wait_until(go_on.exists, "the next run to begin")
+        job.progress(0.5, "late")
+        try:
+            job.extend()
+        except LeaseLost as error:
+            said.write_text(str(error))
+
+    @worker.handler(batch=2)
+    def handle(jobs: list[RunningJob]) -> None:
+        if len(jobs) == 2:
+            threading.Thread(target=speak, args=(jobs[1],), daemon=True).start()
+        else:
+            go_on.touch()
+            wait_until(lambda: said.exists() and said.read_text(), "the thread to have spoken")
+
+    live_queue.add_many([NewJob(b"", id="a"), NewJob(b"", id="b")])
+    with at_work(worker):
+        heard.wait_for("done", "b")
+        live_queue.add(b"", id="c", max_lapses=0)
+        heard.wait_for("done", "c")
+    assert said.read_text() == "b: its run is over"
 
 
 def test_children_are_replaced_after_so_many_jobs(live_queue: Queue, pids: Pids) -> None:

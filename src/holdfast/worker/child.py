@@ -51,7 +51,7 @@ class Place:
         self.board = board
         self.slot = slot
         self.asking = threading.Lock()
-        """Held by who waits for an answer: a handler may have threads."""
+        """Held by who speaks to the worker for a run: a handler may have threads."""
         self._pid = os.getpid()
         self._born_with = _peak_megabytes()
         # A copy would keep the worker from seeing that this process has ended.
@@ -80,9 +80,12 @@ def live(place: Place, handlers: Handlers, defaults: Mapping[str, JobOptions | N
         while True:
             given = place.line.read()
             assert isinstance(given, frames.Jobs)
-            answers = _answers(_work(given, place, handlers, defaults), place.grown_by())
+            control = _Control(given, place, defaults.get(given.queue))
+            answers = _answers(_work(given, control, handlers), place.grown_by())
             if not place.is_ours():
                 os._exit(0)
+            with place.asking:
+                control.over = True
             try:
                 place.line.send(answers)
             except OSError:  # The handler closed it.
@@ -99,13 +102,7 @@ def _far(connection: socket.socket) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def _work(
-    given: frames.Jobs,
-    place: Place,
-    handlers: Handlers,
-    defaults: Mapping[str, JobOptions | None],
-) -> Run:
-    control = _Control(given, place, defaults.get(given.queue))
+def _work(given: frames.Jobs, control: _Control, handlers: Handlers) -> Run:
     handler = handlers.for_lease(control.called, given.leases[0])
     jobs = [_ChildJob(lease, handler, control, n) for n, lease in enumerate(given.leases)]
     work: Run = Batch(jobs) if handler.batch else jobs[0]
@@ -138,22 +135,23 @@ def _peak_megabytes() -> float:
 class _ChildJob(RunningJob):
     """A job in a child."""
 
-    __slots__ = ("_place", "number")
+    __slots__ = ("_here", "number")
 
     def __init__(self, lease: Lease, handler: Handler, control: _Control, number: int) -> None:
         super().__init__(lease, handler, cast("Control", control), math.inf)
+        self._here = control
         self.number = number
-        self._place = control.place
 
     @property
     def cancelled(self) -> bool:
-        return self._place.board.should_stop(self._place.slot)
+        return self._here.place.board.should_stop(self._here.place.slot)
 
     def progress(self, fraction: float, note: str = "") -> None:
         super().progress(fraction, note)
         assert self._progress is not None
-        with suppress(OSError):  # It only tells.
-            self._place.line.send(frames.Progress(self.number, *self._progress))
+        with suppress(OSError), self._here.place.asking:  # It only tells.
+            if not self._here.over:
+                self._here.place.line.send(frames.Progress(self.number, *self._progress))
 
 
 class _Control:
@@ -164,6 +162,8 @@ class _Control:
     def __init__(self, given: frames.Jobs, place: Place, defaults: JobOptions | None) -> None:
         self.called = given.queue
         self.place = place
+        self.over = False
+        """Whether the run is: what threads say that it left behind is not about the next one."""
         namer = None
         if given.shard:
             self.called, shards, number = given.shard
@@ -173,6 +173,8 @@ class _Control:
     def extend_now(self, job: _ChildJob, seconds: Duration | None) -> None:
         wanted = arguments.seconds_or_none("seconds", seconds)
         with self.place.asking:
+            if self.over:
+                raise LeaseLost(f"{job.id}: its run is over")
             try:
                 self.place.line.send(frames.Extend(job.number, wanted))
                 answer = self.place.line.read()
