@@ -11,12 +11,16 @@ import pytest
 
 from engine_support import own_server
 from holdfast import Queue, RunningJob, Worker
+from holdfast.worker.control import Control
 from support import DEADLINE, wait_until
 from worker.support import (
     Gate,
     Heard,
+    Kind,
     Queues,
+    as_handler,
     at_work,
+    both_kinds,
     control_of,
     is_done,
     shown,
@@ -42,6 +46,28 @@ def test_all_queues_are_worked_on(queues: list[Queue]) -> None:
         queue.add_many([b""] * 30)
     assert work_off(queues, lambda job: seen.update([job.queue]))
     assert seen == {queue.name: 30 for queue in queues}
+
+
+@both_kinds
+def test_until_empty_waits_for_what_one_queue_adds_to_another(
+    queues: list[Queue], kind: Kind
+) -> None:
+    seen: list[int] = []
+    idle: list[Control] = []
+    worker = Worker(queues)
+
+    def handle(job: RunningJob) -> None:
+        # The others have nothing, and know it.
+        idle[:] = [one for one in worker._controls.values() if one.queue.name != job.queue]
+        wait_until(lambda: not any(one._share.hungry for one in idle), "the others to be idle")
+        seen.append(int(job.data))
+        if seen[-1] > 0:
+            queues[seen[-1] % 3].add(b"%d" % (seen[-1] - 1))
+
+    worker.handler(as_handler(kind, handle))
+    queues[0].add(b"5")
+    assert worker.run(until_empty=True)
+    assert seen == [5, 4, 3, 2, 1, 0]
 
 
 def order_of_runs(queues: Queues, jobs: int, **options: Any) -> list[str]:

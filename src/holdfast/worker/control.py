@@ -90,6 +90,9 @@ class Control:
         now = time.monotonic()
         self._ask_at = self._ask_failed_at = self._register_at = now
         self._asked_at = -math.inf
+        self._asked_after = -1
+        """How many runs of this worker were over when it last asked."""
+        shared.quiet[self] = -1
         self._leave_at: float | None = None
         self._trouble = 0
         self._answers = False
@@ -175,6 +178,7 @@ class Control:
                     self._pause()
         finally:
             self._share.leave()
+            self._shared.quiet.pop(self)
             self._ear.close()
             self._waiter.close()
             if not self._trouble:
@@ -226,7 +230,12 @@ class Control:
             return True
         if self._share.hungry or not self._answers or not self._shared.until_empty:
             return False
-        return time.monotonic() < self._asks_at()
+        if time.monotonic() >= self._asks_at():
+            return False
+        still, over = self._shared.found_nothing(self, self._asked_after)
+        if still and self._asked_after < self._shared.runs:
+            self._share.hunger()  # A handler of another queue may have added something here.
+        return over
 
     def _asks_at(self) -> float:
         """Return when it is worth asking for jobs, if no wake is heard."""
@@ -323,6 +332,7 @@ class Control:
                     self._held.answer(job)
                     size += len(answer_of(job).result or b"")
         if freed:
+            self._shared.ran(freed)
             self._share.free(freed)
             self._shared.places.resize(self._shared.places_wanted())
 
@@ -396,6 +406,7 @@ class Control:
             complete=[settle_of(job) for job in completed],
         )
         asked_at = self._asked_at = time.monotonic()
+        asked_after = self._shared.runs
         try:
             with self._held.telling(completed), self._share.asking_for(count):
                 granted = self.queue._run(call, self._meanwhile)
@@ -405,6 +416,9 @@ class Control:
         finally:
             self._take_reply()  # Of the call before: this one may not even have been sent.
         self._reply = Reply(granted.leases, completed, asked_at)
+        self._asked_after = asked_after
+        if granted.leases:
+            self._shared.quiet[self] = -1
         return granted
 
     def _meanwhile(self) -> None:

@@ -122,6 +122,11 @@ class Places:
         with self.lock:
             return self.free <= 0 and any(share.hungry for share in self._shares)
 
+    def rouse(self) -> None:
+        """Have all queues look what there is to do."""
+        for share in list(self._shares):
+            share.rouse()
+
     def lend(self) -> None:
         """Let others have the places of those who are not answered."""
         late = time.monotonic() - LEND_SECONDS

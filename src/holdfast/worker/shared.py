@@ -30,6 +30,28 @@ class Shared:
     plain: Executor | None = None
     loop: Executor | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    runs: int = 0
+    """How many are over: each may have added something to any of the queues."""
+    quiet: dict[object, int] = field(default_factory=dict)
+    """The control loops, each with the `runs` after which it found nothing; -1 if it has jobs."""
+
+    def ran(self, count: int) -> None:
+        """Note that so many runs are over."""
+        with self.lock:
+            self.runs += count
+
+    def found_nothing(self, one: object, after: int) -> tuple[bool, bool]:
+        """Note that a control loop found nothing after so many runs.
+
+        Return whether nobody has a job now, and whether nobody found any since the last one ran.
+        """
+        with self.lock:
+            is_new, self.quiet[one] = self.quiet[one] != after, after
+            known = list(self.quiet.values())
+            still, over = -1 not in known, all(runs == self.runs for runs in known)
+        if is_new:
+            self.places.rouse()  # It may have been the last that the others wait for.
+        return still, over
 
     def executors(self) -> list[Executor]:
         """Return those that are in use."""
