@@ -231,3 +231,26 @@ def test_what_was_leased_begins_while_the_next_call_is_under_way(
     assert work_off(live_queue, lambda job: begun.append(job.id), concurrency=2)
     assert len(begun) == 2000
     assert max(overlapped) > 0
+
+
+@both_kinds
+def test_where_no_thread_can_be_started_jobs_wait_until_one_can(
+    live_queue: Queue, kind: Kind, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name in ("holdfast handler 1", "holdfast loop") and not refused:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    live_queue.add_many([b""] * 3)
+    heard = Heard()
+    with working(live_queue, as_handler(kind, lambda job: None), hooks=[heard], concurrency=2):
+        wait_until(lambda: is_done(live_queue), "all to be done")
+    assert len(heard.ids("done")) == 3
+    assert refused
+    assert "can't start new thread; given back" in caplog.text

@@ -25,6 +25,9 @@ log = logging.getLogger("holdfast")
 MOST_KNOWN: Final = 10_000
 """Jobs without a handler of which it is remembered how often they came."""
 
+NO_ROOM_SECONDS: Final = 1.0
+"""Where no thread can be started to run a job, it goes back for so long."""
+
 
 class Beginning:
     """Begins what a control loop has leased."""
@@ -36,7 +39,7 @@ class Beginning:
         self._unknown: Counter[str] = Counter()
 
     def begin(self, leases: Sequence[Lease], asked_at: float) -> int:
-        """Hold these and hand them over; return how many have no handler, and need no place."""
+        """Hold these and hand them over; return how many do not run, and need no place."""
         lapses_at = asked_at + self._shared.lease_seconds
         handlers, called = self._shared.handlers, self._control.called
         works: dict[Handler, list[RunningJob]] = {}
@@ -45,16 +48,30 @@ class Beginning:
             kind = AsyncRunningJob if handler.is_async else RunningJob
             job = kind(lease, handler, self._control, lapses_at)
             works.setdefault(handler, []).append(job)
+        unused = 0
         for handler, jobs in works.items():
             self._held.add(jobs, asked_at)
             if handler is NOBODY:
+                unused += len(jobs)
                 self._give_up(jobs)
-            elif handler.batch:
+                continue
+            try:
                 executor = self._shared.executor_for(handler)
+            except (RuntimeError, OSError) as error:  # No more threads, descriptors or memory.
+                unused += len(jobs)
+                self._give_back(jobs, error)
+                continue
+            if handler.batch:
                 executor.submit(Batch(some) for some in pieces(jobs, handler.batch))
             else:
-                self._shared.executor_for(handler).submit(jobs)
-        return len(works.get(NOBODY, ()))
+                executor.submit(jobs)
+        return unused
+
+    def _give_back(self, jobs: Sequence[RunningJob], error: Exception) -> None:
+        """Give jobs back that nobody can run just now."""
+        for job in jobs:
+            self._held.answer(job, Answer("release", after_ms=round(NO_ROOM_SECONDS * 1000)))
+        log.error("%s: %s; given back, with %d others", jobs[0].id, error, len(jobs) - 1)
 
     def _give_up(self, jobs: Sequence[RunningJob]) -> None:
         """Give jobs back that name a handler which is not here: another worker may have it."""

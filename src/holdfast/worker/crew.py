@@ -29,7 +29,11 @@ class Crew:
         self._there: set[int] = set()
         self._leaving = 0
         self._moved_at = time.monotonic()
-        self.resize(count)
+        try:
+            self.resize(count)
+        except RuntimeError:  # So many threads cannot be started: all, or none.
+            self.resize(0)
+            raise
 
     def resize(self, count: int) -> None:
         """Be so many from now on. Those that are too many leave once they have nothing to do."""
@@ -38,10 +42,10 @@ class Crew:
             missing = count - len(self._there) + self._leaving
             for _ in range(missing):
                 number = next(n for n in range(len(self._there) + 1) if n not in self._there)
-                self._there.add(number)
                 threading.Thread(
                     target=self._work, args=(number,), name=f"{self._name} {number}", daemon=True
                 ).start()
+                self._there.add(number)
             for _ in range(-missing):
                 self._calls_to_leave += 1
                 self._works.put(None)
