@@ -9,7 +9,17 @@ import pytest
 
 from holdfast import AsyncRunningJob, Fail, Hooks, NewJob, Queue, Release, RunningJob, Worker
 from support import DEADLINE, wait_until
-from worker.support import Heard, Kind, as_handler, at_work, both_kinds, is_done, work_off, working
+from worker.support import (
+    Heard,
+    Kind,
+    as_handler,
+    at_work,
+    both_kinds,
+    control_of,
+    is_done,
+    work_off,
+    working,
+)
 
 ERRORS = {
     "retried": ValueError("no"),
@@ -49,6 +59,32 @@ def test_all_hooks_are_told(live_queue: Queue) -> None:
     live_queue.add(b"", id="a")
     assert work_off(live_queue, lambda job: None, hooks=[first, Hooks(), second])
     assert first.told == second.told == [("started", "a"), ("done", "a")]
+
+
+@pytest.mark.parametrize("times", [1, 50])
+def test_a_log_that_raises_stops_no_worker(live_queue: Queue, times: int) -> None:
+    raised: list[logging.LogRecord] = []
+
+    def refuse(record: logging.LogRecord) -> bool:
+        if str(record.threadName).startswith("holdfast control"):
+            raised.append(record)
+            if len(raised) <= times:
+                raise ZeroDivisionError
+        return True
+
+    logger = logging.getLogger("holdfast")
+    logger.addFilter(refuse)
+    try:
+        live_queue.add_many(NewJob(b"", id=f"failed{n}") for n in range(5))
+        with working(live_queue, lambda job: (_ for _ in ()).throw(Fail("no"))) as worker:
+            wait_until(lambda: live_queue.counts().failed == 5, "all to be failed")
+            live_queue.add_many(NewJob(b"", id=f"again{n}") for n in range(5))
+            wait_until(lambda: live_queue.counts().failed == 10, "it to go on")
+            control = control_of(worker, live_queue.name)
+            wait_until(lambda: not control._held, "all to be settled")
+    finally:
+        logger.removeFilter(refuse)
+    assert raised
 
 
 class Bad(Heard):

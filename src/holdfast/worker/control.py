@@ -168,12 +168,9 @@ class Control:
         try:
             while not self._is_over():
                 try:
-                    self._step()
-                    self._trouble = 0
-                except HoldfastError as error:
-                    self._bear(error)
-                except Exception:  # A worker that silently stops is the worst of all.
-                    log.exception("%s: unexpected, the worker goes on", self.queue.name)
+                    self._try_step()
+                except Exception:  # noqa: BLE001  # A worker that silently stops is the worst.
+                    self._complain()
                     self._trouble += 1
                     self._pause()
         finally:
@@ -186,6 +183,17 @@ class Control:
                     self._register(alive_for=0.001)
             self._over.set()
             self._free_late()
+
+    def _try_step(self) -> None:
+        try:
+            self._step()
+            self._trouble = 0
+        except HoldfastError as error:
+            self._bear(error)
+
+    def _complain(self) -> None:
+        with suppress(Exception):  # Also somebody's filter of the log may raise.
+            log.exception("%s: unexpected, the worker goes on", self.queue.name)  # noqa: LOG004
 
     def _free_late(self) -> None:
         """Free the places of runs that ended after their jobs were given back."""
@@ -357,8 +365,9 @@ class Control:
         return refused
 
     def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
-        for job, ok in zip(jobs, counted, strict=True):
+        for job in jobs:
             self._held.settle(job)
+        for job, ok in zip(jobs, counted, strict=True):
             answer = answer_of(job)
             if self.hooks or not ok or answer.way != "complete":
                 report(self.hooks, job, answer, counted=ok)
@@ -426,15 +435,17 @@ class Control:
         try:
             self._take_reply()
             self._collect()
-        except Exception:  # Nobody but the call that is under way is here to bear it.
-            log.exception("%s: unexpected, the worker goes on", self.queue.name)
+        except Exception:  # noqa: BLE001  # Only the call that is under way is here to bear it.
+            self._complain()
 
     def _take_reply(self) -> None:
         """Do what a reply is there for: what was completed is settled, what was leased begins."""
         reply, self._reply = self._reply, None
         if reply:
-            self._settled(reply.completed, reply.leases.completed)
-            self._share.free(self._beginning.begin(reply.leases, reply.asked_at))
+            try:
+                self._settled(reply.completed, reply.leases.completed)
+            finally:
+                self._share.free(self._beginning.begin(reply.leases, reply.asked_at))
 
     # ------------------------------------------------------------------ be seen
 
