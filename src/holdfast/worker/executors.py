@@ -82,7 +82,11 @@ class Loop:
         self._loop = loop or asyncio.new_event_loop()
         self._moved_at = time.monotonic()
         if self._own:
-            threading.Thread(target=self._run_loop, name="holdfast loop", daemon=True).start()
+            try:
+                threading.Thread(target=self._run_loop, name="holdfast loop", daemon=True).start()
+            except RuntimeError:
+                self._loop.close()
+                raise
         self._call(self._watch)
 
     def _run_loop(self) -> None:
