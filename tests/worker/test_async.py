@@ -261,6 +261,24 @@ def test_who_awaits_a_worker_can_stop_it(live_queue: Queue, how: str) -> None:
     assert is_done(live_queue)
 
 
+def test_a_program_that_ends_costs_what_runs_on_its_loop_no_attempt(live_queue: Queue) -> None:
+    heard = Heard()
+
+    async def handle(job: AsyncRunningJob) -> None:
+        await asyncio.sleep(DEADLINE)
+
+    async def run() -> None:
+        worker = worker_of(live_queue, handle, hooks=[heard], grace=0)
+        running.append(asyncio.create_task(worker.run_async()))
+        await comes_true(lambda: heard.ids("started"))
+
+    running: list[object] = []
+    live_queue.add(b"", id="a", max_failures=0)
+    asyncio.run(run())  # It cancels all tasks that are left, the handler's too.
+    assert heard.of()[:2] == ["started", "released"]
+    assert (shown(live_queue).state, shown(live_queue).failures) == ("ready", 0)
+
+
 def test_nothing_of_a_worker_stays_on_the_loop_of_the_caller(live_queue: Queue) -> None:
     async def run() -> None:
         before = len(asyncio.all_tasks())

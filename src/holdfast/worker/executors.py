@@ -128,8 +128,10 @@ class Loop:
         await run_async(work)
         if timer:
             timer.cancel()
+        # Also somebody else may cancel it: `asyncio.run` does, when its program ends.
+        cancelled = self._tasks[work].cancelling() > 0
         for job in work.jobs:
-            if isinstance(job.raised, asyncio.CancelledError) and job.told:
+            if isinstance(job.raised, asyncio.CancelledError) and (job.told or cancelled):
                 job.answer = ended(job.told)
 
     def _over(self, work: Run, _task: asyncio.Task[None]) -> None:
