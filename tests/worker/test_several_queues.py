@@ -322,6 +322,27 @@ def test_a_queue_that_is_not_answered_holds_no_places(
         assert lost.audit() == []
 
 
+def test_a_queue_that_is_dropped_without_its_server_leaves_its_places_to_the_others(
+    live_queue: Queue, gate: Gate
+) -> None:
+    heard = Heard()
+    options: Any = {"concurrency": 1, "lease": 1, "hooks": [heard]}
+    with own_server() as server, Queue("q", server.url) as lost:
+        lost.add(b"", id="a")
+        with working([lost, live_queue], gate, **options) as worker:
+            gate.wait()
+            control = control_of(worker, lost.name)
+            control.queue.server._patience = 0.01
+            server.freeze()
+            wait_until(lambda: not control.queue.server.incarnation._idle, "it to ask")
+            gate.open.set()
+            wait_until(lambda: control._finished, "the run to be over")
+            worker.drop(lost.name, grace=0)
+            live_queue.add(b"", id="b")
+            heard.wait_for("done", "b")
+        server.thaw()
+
+
 def test_a_worker_may_be_left_without_any_queue(live_queue: Queue) -> None:
     worker = Worker(live_queue)
     worker.handler(lambda job: None)

@@ -383,6 +383,50 @@ def test_an_idle_worker_that_is_stopped_while_its_server_is_down_has_left_nothin
         assert worker.stop(0)
 
 
+def handlers_threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith(("holdfast handler", "holdfast loop"))]
+
+
+@both_kinds
+@pytest.mark.usefixtures("hasty")
+def test_nothing_begins_after_a_worker_was_stopped_without_its_server(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also not where its control loop waits for an answer, and cannot see to it."""
+    monkeypatch.setattr("holdfast.worker.control.HOARD_SECONDS", DEADLINE)
+    begun: list[str] = []
+    told: list[bool] = []
+    stopped = threading.Event()
+
+    def handle(job: RunningJob) -> None:
+        begun.append(job.id)
+        if job.id == "slow":
+            assert stopped.wait(DEADLINE)
+            told.append(job.cancelled)
+
+    with own_server() as server, Queue("q", server.url) as queue:
+        worker = worker_of(queue, as_handler(kind, handle), concurrency=1, ahead=5)
+        queue.add_many([b""] * 50)  # It learns that they are short.
+        worker.start()
+        wait_until(lambda: is_done(queue), "all to be done")
+        queue.add(b"", id="slow")
+        queue.add_many([b""] * 20)
+        wait_until(lambda: queue.counts().leased > 5, "some to wait in the worker")
+        [control] = worker._controls.values()
+        server.freeze()
+        callers = control.queue.server.incarnation
+        wait_until(lambda: not callers._idle, "it to ask the server that is lost")
+        before = len(begun)
+        assert not worker.stop(0)
+        stopped.set()
+        wait_until(lambda: not handlers_threads(), "those to leave who would run them")
+        assert begun[before:] == []
+        assert told == [True]
+        server.thaw()
+        assert control.wait(DEADLINE)
+
+
 def test_a_server_that_refuses_is_told_at_the_start_and_can_be_tried_again() -> None:
     with own_server() as server, server.client() as client:
         command_on(client, "ACL", "SETUSER", "somebody", "on", ">secret", "~*", "-@all")

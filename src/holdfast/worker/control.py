@@ -99,6 +99,8 @@ class Control:
         """Whether the server does. Until it does nothing is asked of it that would hold places."""
         self.clean = True
         """Whether all that had begun was finished, and settled."""
+        self._forsaken = False
+        """Whether nobody waits for it any more: then it closes behind itself."""
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"holdfast control of {queue.name}", daemon=True
@@ -130,6 +132,8 @@ class Control:
         """
         while not self._over.wait(0.1):
             if self._leave_at is None or time.monotonic() > self._leave_at + LEAVE_WITHIN_SECONDS:
+                self._forsaken = True
+                self._held.tell_all("leaving")
                 return not self._held
         return self.clean
 
@@ -181,6 +185,8 @@ class Control:
             if not self._trouble:
                 with suppress(HoldfastError):
                     self._register(alive_for=0.001)
+            if self._forsaken:
+                self.queue.close()
             self._over.set()
             self._free_late()
 
@@ -196,10 +202,11 @@ class Control:
             log.exception("%s: unexpected, the worker goes on", self.queue.name)  # noqa: LOG004
 
     def _free_late(self) -> None:
-        """Free the places of runs that ended after their jobs were given back."""
-        with suppress(IndexError):
-            while True:
-                self._share.free(len(self._finished.popleft().jobs))
+        """Free the places of runs that ended after their jobs were given back, or up."""
+        for runs in (self._finished, self._returned):
+            with suppress(IndexError):
+                while True:
+                    self._share.free(len(runs.popleft().jobs))
 
     def _step(self) -> None:
         self._collect()
@@ -258,9 +265,12 @@ class Control:
             log.warning("%s: %s; the worker goes on trying", self.queue.name, error)
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             log.error("%s: %d jobs are left to lapse", self.queue.name, len(self._held))
+            self._held.tell_all("leaving")
+            if self._reply:
+                self._share.free(len(self._reply.leases))
             self.clean, self._reply = False, None
-            for left in (self._held, self._finished, self._returned):
-                left.clear()
+            self._held.clear()
+            self._free_late()
         elif not isinstance(error, ServerUnavailable):  # That one took its time.
             self._pause()
 
@@ -479,12 +489,9 @@ class Control:
         late = time.monotonic() - self._leave_at
         if late < 0:
             return
-        unanswered = self._held.unanswered()
-        for job in unanswered:
-            if not job.told:
-                self._held.tell_to_stop(job, "leaving")
+        self._held.tell_all("leaving")
         ends_within = (executor.ends_within for executor in self._shared.executors())
         if late >= max(ends_within, default=0.0):
-            for job in unanswered:
+            for job in self._held.unanswered():
                 self._held.answer(job, job.answer or GIVEN_BACK)
                 self.clean = False

@@ -81,7 +81,13 @@ class Held:
 
     def unanswered(self) -> list[RunningJob]:
         """Return the jobs whose run is not over, begun or not."""
-        return [job for job in self._jobs if not job.answer]
+        return [job for job in tuple(self._jobs) if not job.answer]
+
+    def tell_all(self, why: str) -> None:
+        """Tell all whose run is not over; what has not begun does not begin then."""
+        for job in self.unanswered():
+            if not job.told:
+                self.tell_to_stop(job, why)
 
     def extend(self) -> None:
         """Extend all, and hear what became of each."""
