@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 from holdfast import (
     Fail,
     InvalidArgument,
+    JobOptions,
     LeaseLost,
     NewJob,
     Queue,
@@ -539,6 +541,22 @@ def test_a_thread_that_a_run_left_behind_says_nothing_about_the_next(
         live_queue.add(b"", id="c", max_lapses=0)
         heard.wait_for("done", "c")
     assert said.read_text() == "b: its run is over"
+
+
+def test_follow_ups_have_the_defaults_of_a_queue_that_was_taken_up_later(
+    live_queue: Queue, heard: Heard
+) -> None:
+    worker = Worker(live_queue, executor="process", concurrency=1, hooks=[heard])
+    worker.handler(lambda job: job.add(b"", id="b", delay=60))
+    careful: JobOptions = {"max_failures": 77, "timeout": timedelta(seconds=5)}
+    with Queue(f"{live_queue.name}2", live_queue.server, defaults=careful) as other:
+        other.add(b"", id="a")
+        with at_work(worker):
+            worker.take_up(other)
+            heard.wait_for("done")
+        facts = shown(other, "b").facts
+        assert (facts.max_failures, facts.timeout_ms) == (77, 5000)
+        other.delete()
 
 
 def test_children_are_replaced_after_so_many_jobs(live_queue: Queue, pids: Pids) -> None:

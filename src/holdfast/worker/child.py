@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from holdfast import arguments
 from holdfast.asking import Asker
 from holdfast.engine.call import Entry
 from holdfast.errors import LeaseLost
-from holdfast.job import Duration, JobOptions, Lease, NewJob
+from holdfast.job import Duration, Lease, NewJob
 from holdfast.sharding import Sharding
 from holdfast.worker import frames
 from holdfast.worker.board import Board
@@ -69,7 +69,7 @@ class Place:
         return _peak_megabytes() - self._born_with
 
 
-def live(place: Place, handlers: Handlers, defaults: Mapping[str, JobOptions | None]) -> None:
+def live(place: Place, handlers: Handlers) -> None:
     """Run jobs until the worker closes the connection."""
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -80,7 +80,7 @@ def live(place: Place, handlers: Handlers, defaults: Mapping[str, JobOptions | N
         while True:
             given = place.line.read()
             assert isinstance(given, frames.Jobs)
-            control = _Control(given, place, defaults.get(given.queue))
+            control = _Control(given, place)
             answers = _answers(_work(given, control, handlers), place.grown_by())
             if not place.is_ours():
                 os._exit(0)
@@ -159,7 +159,7 @@ class _Control:
 
     hooks: Sequence[Hooks] = ()
 
-    def __init__(self, given: frames.Jobs, place: Place, defaults: JobOptions | None) -> None:
+    def __init__(self, given: frames.Jobs, place: Place) -> None:
         self.called = given.queue
         self.place = place
         self.over = False
@@ -168,7 +168,7 @@ class _Control:
         if given.shard:
             self.called, shards, number = given.shard
             namer = partial(Sharding(self.called, shards).namer_in, number)
-        self._ask = Asker(lambda: "", defaults, "rank", namer)
+        self._ask = Asker(lambda: "", given.defaults, "rank", namer)
 
     def extend_now(self, job: _ChildJob, seconds: Duration | None) -> None:
         wanted = arguments.seconds_or_none("seconds", seconds)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.engine.call import Entry
-from holdfast.job import Lease
+from holdfast.job import JobOptions, Lease
 from holdfast.worker.outcomes import Answer
 
 _LENGTH: Final = struct.Struct("<I")
@@ -30,6 +30,8 @@ class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
     leases: list[Lease]
     shard: tuple[str, int, int] | None = None
     """Of what queue, of how many, which one, where the queue is a shard."""
+    defaults: JobOptions | None = None
+    """Of the queue, for follow-ups."""
 
 
 class Answered(msgspec.Struct, frozen=True):

@@ -11,14 +11,13 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.job import JobOptions
 from holdfast.worker import frames, trees
 from holdfast.worker.board import Board
 from holdfast.worker.child import Place, live
@@ -59,19 +58,12 @@ class Processes(Crew):
 
     ends_within = KILL_SECONDS + 1.0
 
-    def __init__(
-        self,
-        count: int,
-        most: int,
-        handlers: Handlers,
-        defaults: Mapping[str, JobOptions | None],
-        limits: Limits,
-    ) -> None:
+    def __init__(self, count: int, most: int, handlers: Handlers, limits: Limits) -> None:
         self._limits = limits
         self._board = board = Board(most)
 
         def be_child(connection: socket.socket, slot: int) -> None:
-            live(Place(connection, board, slot), handlers, defaults)
+            live(Place(connection, board, slot), handlers)
 
         self._nursery = Nursery(be_child)
         self._watched: dict[RunningJob, Waiter] = {}
@@ -151,7 +143,7 @@ class Child:
         try:
             queue = work.control.queue
             leases = [job.lease for job in work.jobs]
-            self._line.send(frames.Jobs(queue.name, leases, shard_of(queue)))
+            self._line.send(frames.Jobs(queue.name, leases, shard_of(queue), queue.defaults))
             why = self._attend(work)
         except (OSError, frames.Garbled):
             why = "it broke the connection to the worker"

@@ -304,8 +304,7 @@ class Worker:
         """Make them at once: a process with threads should not fork."""
         if self._executor != "process":
             return None
-        defaults = {queue.name: queue.defaults for queue in self._weights}
-        return Processes(count, self._bounds[1], self._handlers, defaults, self._limits)
+        return Processes(count, self._bounds[1], self._handlers, self._limits)
 
     def stop(self, grace: Duration | None = None) -> bool:
         """Lease no more, let handlers finish, give the rest back; return whether all finished.
