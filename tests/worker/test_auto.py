@@ -6,7 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import pytest
 
 from holdfast import Auto, Queue, RunningJob, Worker
 from holdfast.worker import auto
-from holdfast.worker.auto import bounds_of, next_count
+from holdfast.worker.auto import Tuner, bounds_of, next_count
+from holdfast.worker.crew import Crew
 from holdfast.worker.gauge import Gauge, Load, processors
-from support import wait_until
+from holdfast.worker.running import Run
+from support import DEADLINE, wait_until
 from worker.support import Gate, at_work, worker_of
 
 IDLE = Load(busy=0.1, own=0.1)
@@ -161,6 +165,58 @@ def test_the_directory_says_how_many_may_run(live_queue: Queue, gate: Gate) -> N
         assert worker._shared
         worker._shared.resize(3)
         assert concurrency(worker) == 3
+
+
+def test_who_leaves_is_wanted_again_before_somebody_new_is(gate: Gate) -> None:
+    """A number is a slot of shared memory: there are no more than the most."""
+    seen: list[int] = []
+
+    def labour(number: int, works: Iterator[Run]) -> None:
+        seen.append(number)
+        for _ in works:
+            pass
+        gate.entered.set()
+        assert gate.open.wait(DEADLINE)  # To end a process may take a while.
+
+    crew = Crew("crew of a test", labour, 2)
+    crew.resize(1)
+    assert gate.entered.wait(DEADLINE)
+    crew.resize(2)
+    gate.open.set()
+    wait_until(lambda: len(seen) == 3, "the one who left to be back")
+    assert sorted(seen[:2]) == [0, 1]
+    assert seen[2] in (0, 1)
+    crew.close()
+    wait_until(lambda: not crew._there, "all to leave")
+
+
+def test_nothing_is_changed_once_a_worker_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, look_on = threading.Event(), threading.Event()
+    changed_late: list[bool] = []
+    stopped = threading.Event()
+
+    class Slow(Gauge):
+        def read(self) -> Load:
+            looking.set()
+            assert look_on.wait(DEADLINE)
+            return BUSY
+
+    monkeypatch.setattr("holdfast.worker.auto.Gauge", Slow)
+    monkeypatch.setattr("holdfast.worker.auto.TICK_SECONDS", 0.001)
+    tuner = Tuner(
+        (1, 4),
+        4,
+        one=True,
+        wants=lambda: False,
+        resize=lambda count: changed_late.append(stopped.wait(0.1)),
+    )
+    tuner.start()
+    assert looking.wait(DEADLINE)
+    threading.Timer(0.05, look_on.set).start()
+    tuner.stop()
+    stopped.set()
+    wait_until(lambda: changed_late, "the last look")
+    assert changed_late == [False]
 
 
 # ----------------------------------------------------------------------- the gauge

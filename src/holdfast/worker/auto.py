@@ -109,14 +109,16 @@ class Tuner:
         self._wants = wants
         self._resize = resize
         self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast tuner", daemon=True)
 
     def start(self) -> None:
         """Begin to look."""
-        threading.Thread(target=self._run, name="holdfast tuner", daemon=True).start()
+        self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look no more; nothing is changed after that."""
         self._over.set()
+        self._thread.join()
 
     def _run(self) -> None:
         gauge = Gauge()

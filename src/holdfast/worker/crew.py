@@ -15,7 +15,7 @@ log = logging.getLogger("holdfast")
 
 
 class Crew:
-    """So many threads. Each has a number of its own, and is given the runs that it shall do."""
+    """So many threads. Each has a number of its own, below the most that there ever shall be."""
 
     def __init__(self, name: str, labour: Callable[[int, Iterator[Run]], None], count: int) -> None:
         self._name = name
@@ -39,14 +39,13 @@ class Crew:
         """Be so many from now on. Those that are too many leave once they have nothing to do."""
         with self._lock:
             self._wanted = count
-            missing = count - len(self._there) + self._leaving
-            for _ in range(missing):
-                number = next(n for n in range(len(self._there) + 1) if n not in self._there)
+            for _ in range(count - len(self._there)):
+                number = next(n for n in range(count) if n not in self._there)
                 threading.Thread(
                     target=self._work, args=(number,), name=f"{self._name} {number}", daemon=True
                 ).start()
                 self._there.add(number)
-            for _ in range(-missing):
+            for _ in range(len(self._there) - self._leaving - count):
                 self._calls_to_leave += 1
                 self._works.put(None)
 
@@ -55,12 +54,18 @@ class Crew:
         while not leaves:
             try:
                 self._labour(number, self._take())
-                leaves = True
+                leaves = self._leave(number)
             except Exception:  # A worker that silently stops is the worst of all.
                 log.exception("%s %d: unexpected, it goes on", self._name, number)
+
+    def _leave(self, number: int) -> bool:
+        """Leave, unless it is wanted again by now."""
         with self._lock:
-            self._there.remove(number)
             self._leaving -= 1
+            too_many = len(self._there) - self._leaving > self._wanted
+            if too_many:
+                self._there.remove(number)
+            return too_many
 
     def _take(self) -> Iterator[Run]:
         while True:

@@ -84,9 +84,13 @@ class Processes(Crew):
         child: Child | None = None
         try:
             for work in works:
-                if begin(work):
-                    child = self._run(child, slot, work)
-                work.control.finished(work)
+                try:
+                    if begin(work):
+                        child = self._run(child, slot, work)
+                finally:
+                    for job in work.jobs:
+                        job.answer = job.answer or lapsed("something unexpected: see the log")
+                    work.control.finished(work)
         finally:
             if child:
                 child.leave()
