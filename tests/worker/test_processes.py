@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from typing import Any
 import psutil
 import pytest
 
+from engine_support import own_server
 from holdfast import (
     Fail,
+    HoldfastError,
     InvalidArgument,
     JobOptions,
     LeaseLost,
@@ -32,6 +36,7 @@ from holdfast import (
     WrongState,
 )
 from holdfast.worker import processes as processes_module
+from holdfast.worker.nursery import Nursery
 from holdfast.worker.processes import Processes
 from support import DEADLINE, TestServer, wait_until
 from worker.support import (
@@ -233,6 +238,53 @@ def test_extend_tells_a_handler_that_the_lease_is_lost(live_queue: Queue, tmp_pa
         live_queue.complete("a", force=True)
         (tmp_path / "go").touch()
         wait_until((tmp_path / "lost").exists, "the handler to be told")
+
+
+def test_a_handler_that_waits_for_a_lost_server_is_killed_when_its_time_is_up(
+    heard: Heard, pids: Pids, tmp_path: Path
+) -> None:
+    def handle(job: RunningJob) -> None:
+        if not job.lapses:
+            pids.note()
+            wait_until((tmp_path / "go").exists, "to be let go")
+            job.extend()
+
+    with own_server() as server, Queue("q", server.url) as queue:
+        queue.add(b"", id="a", timeout=1)
+        options: Any = {"executor": "process", "concurrency": 1, "hooks": [heard]}
+        with working(queue, handle, **options) as worker:
+            [pid] = pids.wait(1)
+            [control] = worker._controls.values()
+            control.queue.server._patience = math.inf
+            server.freeze()
+            (tmp_path / "go").touch()
+            wait_until(lambda: not is_alive(pid), "it to be killed")
+            server.thaw()
+            heard.wait_for("done")
+    assert heard.reasons == ["timeout: it ran for 1 s"]
+
+
+def test_extend_tells_a_handler_that_the_server_did_not_answer(tmp_path: Path) -> None:
+    def handle(job: RunningJob) -> None:
+        (tmp_path / "here").touch()
+        wait_until((tmp_path / "go").exists, "to be let go")
+        try:
+            job.extend()
+        except HoldfastError as error:
+            (tmp_path / "told").write_text(type(error).__name__)
+
+    with own_server() as server, Queue("q", server.url) as queue:
+        queue.add(b"", id="a")
+        with working(queue, handle, executor="process", concurrency=1) as worker:
+            wait_until((tmp_path / "here").exists, "it to run")
+            [control] = worker._controls.values()
+            control.queue.server._patience = 0.01
+            server.kill()
+            (tmp_path / "go").touch()
+            told = tmp_path / "told"
+            wait_until(lambda: told.exists() and told.read_text(), "the handler to be told")
+            assert told.read_text() == "ServerUnavailable"
+            server.start()
 
 
 def test_threads_of_a_handler_may_all_tell_and_extend(live_queue: Queue) -> None:
@@ -459,6 +511,24 @@ def test_a_worker_goes_on_when_its_nursery_is_killed(
         heard.wait_for("done")
         assert not is_alive(first[0])
     assert heard.of() == ["started", "lapsed", "started", "done"]
+
+
+def test_a_worker_without_descriptors_says_so() -> None:
+    nursery = Nursery(lambda connection, slot: None)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(OSError, match="too many open files"):
+            nursery.bear(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in held:
+            os.close(descriptor)
+        nursery.close()
 
 
 def test_where_no_process_can_be_started_a_job_waits(

@@ -23,7 +23,7 @@ import msgspec
 from holdfast import arguments
 from holdfast.asking import Asker
 from holdfast.engine.call import Entry
-from holdfast.errors import LeaseLost
+from holdfast.errors import LeaseLost, ServerUnavailable
 from holdfast.job import Duration, Lease, NewJob
 from holdfast.sharding import Sharding
 from holdfast.worker import frames
@@ -182,7 +182,7 @@ class _Control:
                 raise LeaseLost(f"{job.id}: the connection to the worker is closed") from None
         assert isinstance(answer, frames.Extended)
         if answer.refused:
-            raise LeaseLost(answer.refused)
+            raise (ServerUnavailable if answer.unavailable else LeaseLost)(answer.refused)
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
         return list(self._ask.entries(new, {}))

@@ -60,6 +60,8 @@ class Extended(msgspec.Struct, frozen=True, tag="extended"):
     """To a child: it is extended, or why not."""
 
     refused: str = ""
+    unavailable: bool = False
+    """Whether that is since the server did not answer."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):

@@ -71,8 +71,8 @@ class Nursery:
         said, descriptors, _, _ = socket.recv_fds(self._link, 256, 1)
         if not said:
             raise ConnectionResetError
-        if not descriptors:
-            raise OSError(said.decode())
+        if not descriptors:  # It was born, but we cannot have the connection; or it says why not.
+            raise OSError("too many open files" if said.isdigit() else said.decode())
         return int(said), socket.socket(fileno=descriptors[0])
 
     def end(self, pid: int) -> str:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 import math
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ServerUnavailable
 from holdfast.worker import frames, trees
 from holdfast.worker.board import Board
 from holdfast.worker.child import Place, live
@@ -211,8 +213,21 @@ class Child:
             if isinstance(message, frames.Progress):
                 _job(work, message.number).progress(message.fraction, message.note)
             elif isinstance(message, frames.Extend):
-                self._line.send(frames.Extended(_extend(work, message)))
+                # Not here: the server may be lost, and somebody must watch the time.
+                job = _job(work, message.number)
+                threading.Thread(target=self._extend, args=(job, message), daemon=True).start()
         return False
+
+    def _extend(self, job: RunningJob, message: frames.Extend) -> None:
+        """Extend a lease for its handler."""
+        answer = frames.Extended()
+        try:
+            job.control.extend_now(job, message.seconds)
+        except HoldfastError as error:
+            why = str(error) or type(error).__name__
+            answer = frames.Extended(why, isinstance(error, ServerUnavailable))
+        with suppress(OSError):  # It may have ended meanwhile.
+            self._line.send(answer)
 
     def _heed(self, work: Run, message: frames.Answers) -> None:
         if len(message.jobs) != len(work.jobs):
@@ -240,8 +255,8 @@ class Child:
     def leave(self) -> str:
         """End it, and all that it started; return how it ended."""
         self.alive = False
-        self._line.close()
         how = self._nursery.end(self._pid)
+        self._line.close()  # Not before: a handler that asks something would raise, and answer so.
         self.waiter.close()
         if self._death:
             self._death.close()
@@ -252,15 +267,6 @@ def _job(work: Run, number: int) -> RunningJob:
     if not 0 <= number < len(work.jobs):
         raise frames.Garbled
     return work.jobs[number]
-
-
-def _extend(work: Run, message: frames.Extend) -> str:
-    """Extend a lease for its handler; return why not, if not."""
-    try:
-        work.control.extend_now(_job(work, message.number), message.seconds)
-    except HoldfastError as error:
-        return str(error) or type(error).__name__
-    return ""
 
 
 def _after_the_end(job: RunningJob, why: str) -> Answer:
