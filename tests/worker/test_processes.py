@@ -629,6 +629,26 @@ def test_follow_ups_have_the_defaults_of_a_queue_that_was_taken_up_later(
         other.delete()
 
 
+def test_a_handler_sees_which_job_of_a_batch_was_cancelled(
+    live_queue: Queue, tmp_path: Path
+) -> None:
+    here, seen = tmp_path / "here", tmp_path / "seen"
+    worker = Worker(live_queue, executor="process", concurrency=1)
+
+    @worker.handler(batch=3)
+    def handle(jobs: list[RunningJob]) -> None:
+        here.touch()
+        wait_until(lambda: any(job.cancelled for job in jobs), "one to be cancelled")
+        seen.write_text(" ".join(job.id for job in jobs if job.cancelled))
+
+    live_queue.add_many(NewJob(b"", id=id) for id in "abc")
+    with at_work(worker):
+        wait_until(here.exists, "it to run")
+        live_queue.cancel("b")
+        wait_until(lambda: is_done(live_queue), "all to be done")
+    assert seen.read_text() == "b"
+
+
 def test_children_are_replaced_after_so_many_jobs(live_queue: Queue, pids: Pids) -> None:
     live_queue.add_many([b"x"] * 10)
     options: Any = {"executor": "process", "concurrency": 1, "recycle_after": 3}

@@ -9,9 +9,14 @@ import mmap
 import struct
 from typing import Final
 
+from holdfast.engine.script import MAX_JOBS
+
 SLOT: Final = 64 * 1024
-_HEAD: Final = struct.Struct("<?I")
-"""Whether the handler should stop, and how long the last words are."""
+_LENGTH: Final = struct.Struct("<I")
+"""Of the last words,"""
+_FLAGS: Final = MAX_JOBS
+"""of each job of the run whether its handler should stop; then come the words."""
+_HEAD: Final = _LENGTH.size + _FLAGS
 
 
 class Board:
@@ -22,25 +27,25 @@ class Board:
 
     def clear(self, slot: int) -> None:
         """Make a slot ready for the next job."""
-        _HEAD.pack_into(self._memory, slot * SLOT, False, 0)
+        self._memory[slot * SLOT : slot * SLOT + _HEAD] = bytes(_HEAD)
 
-    def tell_to_stop(self, slot: int) -> None:
-        """Let the handler in this slot see that nobody wants the rest."""
-        self._memory[slot * SLOT] = 1
+    def tell_to_stop(self, slot: int, number: int) -> None:
+        """Let the handler in this slot see that nobody wants the rest of this job of its run."""
+        self._memory[slot * SLOT + _LENGTH.size + number] = 1
 
-    def should_stop(self, slot: int) -> bool:
-        """Tell whether the handler in this slot should stop."""
-        return self._memory[slot * SLOT] != 0
+    def should_stop(self, slot: int, number: int) -> bool:
+        """Tell whether the handler in this slot should stop with this job of its run."""
+        return self._memory[slot * SLOT + _LENGTH.size + number] != 0
 
     def leave(self, slot: int, words: bytes) -> None:
         """Leave last words, where they fit: who cannot say them can write them here."""
-        if len(words) <= SLOT - _HEAD.size:
-            first = slot * SLOT + _HEAD.size
+        if len(words) <= SLOT - _HEAD:
+            first = slot * SLOT + _HEAD
             self._memory[first : first + len(words)] = words
-            _HEAD.pack_into(self._memory, slot * SLOT, False, len(words))
+            _LENGTH.pack_into(self._memory, slot * SLOT, len(words))
 
     def last_words(self, slot: int) -> bytes:
         """Return what was left; nothing when nothing was."""
-        _, length = _HEAD.unpack_from(self._memory, slot * SLOT)
-        first = slot * SLOT + _HEAD.size
+        (length,) = _LENGTH.unpack_from(self._memory, slot * SLOT)
+        first = slot * SLOT + _HEAD
         return self._memory[first : first + length]

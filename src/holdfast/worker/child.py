@@ -144,7 +144,8 @@ class _ChildJob(RunningJob):
 
     @property
     def cancelled(self) -> bool:
-        return self._here.place.board.should_stop(self._here.place.slot)
+        place = self._here.place
+        return place.board.should_stop(place.slot, self.number)
 
     def progress(self, fraction: float, note: str = "") -> None:
         super().progress(fraction, note)

@@ -192,8 +192,10 @@ class Child:
                 over_at = math.inf
                 for job in work.jobs:
                     job.told = job.told or timed_out(allowed)
-            if kill_at == math.inf and all(job.cancelled for job in work.jobs):
-                self._board.tell_to_stop(self._slot)
+            unwanted = [number for number, job in enumerate(work.jobs) if job.cancelled]
+            for number in unwanted:
+                self._board.tell_to_stop(self._slot, number)
+            if kill_at == math.inf and len(unwanted) == len(work.jobs):
                 kill_at = now + KILL_SECONDS
 
     def _look_at(self, work: Run, over_at: float, kill_at: float) -> float:

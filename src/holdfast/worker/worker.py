@@ -215,8 +215,8 @@ class Worker:
 
         In the main thread SIGTERM and Ctrl-C stop it: it leases no more, lets handlers finish for
         `grace` seconds and gives the rest back at no cost. A second signal gives all back at once.
-        SIGQUIT writes what every thread does to stderr. With `until_empty` it also ends when none of
-        its queues has anything that could run now, also nothing that a handler added to another.
+        SIGQUIT writes what every thread does to stderr. With `until_empty` it also ends when no
+        queue has anything that could run now, also nothing that a handler of another added.
         """
         with heeded(self.ask_to_stop, self._leave):
             self.start(until_empty=until_empty)
