@@ -18,7 +18,6 @@ from holdfast.asking import Asker, Requeue
 from holdfast.awrite import AsyncWrite
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
-from holdfast.explaining import explain
 from holdfast.flows import Flow
 from holdfast.job import (
     Counts,
@@ -307,7 +306,7 @@ class AsyncQueue:
 
     async def explain(self, id: str) -> str:
         """Return why a job is not running, in words."""
-        return explain(await self._run(self._ask.show(id)))
+        return await self._drive(self._ask.explain(id))
 
     async def data(self, id: str) -> bytes | None:
         """Return the payload of a job; of one that has ended where it says `keep`."""

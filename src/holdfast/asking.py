@@ -21,7 +21,7 @@ from holdfast.engine.replies import Shown
 from holdfast.engine.requesting import Found
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import InvalidArgument, WrongState
-from holdfast.explaining import outcome_of
+from holdfast.explaining import explain, needs_handler, outcome_of
 from holdfast.flows import Flow
 from holdfast.ids import new_id
 from holdfast.job import (
@@ -326,6 +326,11 @@ class Asker:
     def show(self, id: str) -> Call[Shown | None]:
         utf8_name("id", id)
         return calls.show(id)
+
+    def explain(self, id: str) -> Flow[str]:
+        shown: Shown | None = yield self.show(id)
+        workers = (yield from self.workers()) if needs_handler(shown) else ()
+        return explain(shown, workers)
 
     def outcome(self, id: str) -> Call[Outcome | None]:
         call = self.show(id)

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from holdfast.job import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from holdfast.engine.replies import Shown
-    from holdfast.job import Job
+    from holdfast.job import Job, WorkerInfo
 
 _KINDS = ("completed", "cancelled", "failed")
+_WAITING = ("ready", "delayed", "parked")
 
 
 def outcome_of(shown: Shown) -> Outcome | None:
@@ -26,14 +29,21 @@ def outcome_of(shown: Shown) -> Outcome | None:
     return None
 
 
-def explain(shown: Shown | None) -> str:
-    """Return why a job is not running, or that it is."""
+def needs_handler(shown: Shown | None) -> bool:
+    """Tell whether a job waits for a worker that has the handler which it names."""
+    return shown is not None and shown.job.state in _WAITING and shown.job.facts.handler is not None
+
+
+def explain(shown: Shown | None, workers: Iterable[WorkerInfo] = ()) -> str:
+    """Return why a job is not running, or that it is; `workers` are asked for its handler."""
     if shown is None:
         return "no job has this id: it was never added, or it ended and nothing was to be kept"
     job = shown.job
     said = [_state(shown, job)]
-    if shown.paused and job.state in ("ready", "delayed", "parked"):
+    if shown.paused and job.state in _WAITING:
         said.append("the queue is paused")
+    if needs_handler(shown):
+        said += _nobody_has(job.facts.handler, workers)
     if job.facts.cancelled or _is_stopped(shown, job):
         said.append("it was cancelled and ends when its holder settles it or the lease lapses")
     if job.successor:
@@ -44,6 +54,16 @@ def explain(shown: Shown | None) -> str:
             f"the last: {job.error}"
         )
     return "; ".join(said)
+
+
+def _nobody_has(handler: str | None, workers: Iterable[WorkerInfo]) -> Iterator[str]:
+    """Say so where workers are registered, and none of them can run it."""
+    known = list(workers)
+    told = [worker.about.get("handlers") for worker in known if worker.alive]
+    if known and not told:
+        yield "no worker is alive"
+    elif told and all(isinstance(names, list) and handler not in names for names in told):
+        yield f"no worker that is alive has a handler {handler!r}"
 
 
 def _is_stopped(shown: Shown, job: Job) -> bool:

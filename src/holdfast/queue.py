@@ -13,7 +13,6 @@ from holdfast import rhythm
 from holdfast.asking import Asker, Requeue
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError
-from holdfast.explaining import explain
 from holdfast.flows import Flow
 from holdfast.handler import Declare, QueueHandler
 from holdfast.job import (
@@ -313,7 +312,7 @@ class Queue:
 
     def explain(self, id: str) -> str:
         """Return why a job is not running, in words."""
-        return explain(self._run(self._ask.show(id)))
+        return self._drive(self._ask.explain(id))
 
     def data(self, id: str) -> bytes | None:
         """Return the payload of a job; of one that has ended where it says `keep`."""

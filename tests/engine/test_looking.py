@@ -153,6 +153,24 @@ def test_it_is_told_why_a_job_does_not_run(queue: Queue, clock: Clock) -> None:
     assert queue.explain("nobody").startswith("no job has this id")
 
 
+def test_it_is_told_that_no_worker_has_its_handler(queue: Queue, clock: Clock) -> None:
+    queue.add(b"", id="a", handler="send")
+    assert (
+        queue.explain("a") == "ready, the next to run (priority 50)"
+    )  # Who is there, nobody knows.
+    queue.register(alive_for=60, handlers=["other"])
+    assert queue.explain("a").endswith("; no worker that is alive has a handler 'send'")
+    clock.advance(60)
+    assert queue.explain("a").endswith("; no worker is alive")
+    for said in (["other", "send"], None, "send"):
+        queue.register(alive_for=60, handlers=said)
+        assert queue.explain("a") == "ready, the next to run (priority 50)"
+    queue.register(alive_for=60, handlers=[])
+    assert "alive" in queue.explain("a")
+    take(queue)
+    assert "alive" not in queue.explain("a")
+
+
 def test_an_ending_is_explained(queue: Queue) -> None:
     queue.add(b"", id="a", remember_for=60)
     queue.add(b"", id="b", result_for=float("inf"))

@@ -137,3 +137,4 @@ def test_what_is_told_is_cut_down_to_what_fits() -> None:
     assert fitting(about) == {"host": "here", "running": ["x" * 100] * 25, "queues": ["q"]}
     assert fitting({"queues": ["q" * 500] * 10}) == {"queues": ["q" * 500] * 5}
     assert fitting({"queues": ["q"]}) == {"queues": ["q"]}
+    assert fitting({"handlers": ["h" * 500] * 10}) == {"handlers": None}
