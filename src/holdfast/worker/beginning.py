@@ -39,7 +39,7 @@ class Beginning:
         self._unknown: Counter[str] = Counter()
 
     def begin(self, leases: Sequence[Lease], asked_at: float) -> int:
-        """Hold these and hand them over; return how many do not run, and need no place."""
+        """Hold these and hand them over; return how many places more they need, or fewer."""
         lapses_at = asked_at + self._shared.lease_seconds
         handlers, called = self._shared.handlers, self._control.called
         works: dict[Handler, list[RunningJob]] = {}
@@ -48,24 +48,27 @@ class Beginning:
             kind = AsyncRunningJob if handler.is_async else RunningJob
             job = kind(lease, handler, self._control, lapses_at)
             works.setdefault(handler, []).append(job)
-        unused = 0
+        more = 0
         for handler, jobs in works.items():
             self._held.add(jobs, asked_at)
             if handler is NOBODY:
-                unused += len(jobs)
+                more -= len(jobs)
                 self._give_up(jobs)
                 continue
             try:
                 executor = self._shared.executor_for(handler)
             except (RuntimeError, OSError) as error:  # No more threads, descriptors or memory.
-                unused += len(jobs)
+                more -= len(jobs)
                 self._give_back(jobs, error)
                 continue
             if handler.batch:
-                executor.submit(Batch(some) for some in pieces(jobs, handler.batch))
+                least = self._shared.pace.most_at_once
+                batches = [Batch(some, least) for some in pieces(jobs, handler.batch)]
+                more += sum(batch.places for batch in batches) - len(jobs)
+                executor.submit(batches)
             else:
                 executor.submit(jobs)
-        return unused
+        return more
 
     def _give_back(self, jobs: Sequence[RunningJob], error: Exception) -> None:
         """Give jobs back that nobody can run just now."""

@@ -34,7 +34,7 @@ from holdfast.worker.outcomes import GIVEN_BACK, spends
 from holdfast.worker.places import LEND_SECONDS
 from holdfast.worker.queues import called
 from holdfast.worker.reporting import fitting, report
-from holdfast.worker.running import Run, RunningJob
+from holdfast.worker.running import Run, RunningJob, places_of
 from holdfast.worker.settling import MOST_BYTES, answer_of, settle_of
 from holdfast.worker.ticker import Ticker
 from holdfast.worker.waiter import Waiter
@@ -206,7 +206,7 @@ class Control:
         for runs in (self._finished, self._returned):
             with suppress(IndexError):
                 while True:
-                    self._share.free(len(runs.popleft().jobs))
+                    self._share.free(places_of(runs.popleft()))
 
     def _step(self) -> None:
         self._collect()
@@ -336,15 +336,16 @@ class Control:
         """Take over what is finished: as much as one round settles."""
         freed = 0
         while self._returned:
-            for job in self._returned.popleft().jobs:
+            work = self._returned.popleft()
+            freed += places_of(work)
+            for job in work.jobs:
                 self._held.answer(job, GIVEN_BACK)
-                freed += 1
         unsettled = self._held.unsettled
         size = sum(len(answer_of(job).result or b"") for job in unsettled)
         while self._finished and len(unsettled) < MOST_SETTLED and size < MOST_BYTES:
             work = self._finished.popleft()
             self._shared.pace.saw(work.took / len(work.jobs))
-            freed += len(work.jobs)
+            freed += places_of(work)
             for job in work.jobs:
                 if job in self._held:
                     self._held.answer(job)
@@ -455,7 +456,7 @@ class Control:
             try:
                 self._settled(reply.completed, reply.leases.completed)
             finally:
-                self._share.free(self._beginning.begin(reply.leases, reply.asked_at))
+                self._share.need(self._beginning.begin(reply.leases, reply.asked_at))
 
     # ------------------------------------------------------------------ be seen
 

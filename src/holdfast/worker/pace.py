@@ -22,7 +22,8 @@ class Pace:
     """Learns how long runs take: a long one is believed at once, short ones little by little."""
 
     def __init__(self, concurrency: int, ahead: float, most_at_once: int = 1) -> None:
-        self._most_at_once = most_at_once
+        self.most_at_once = most_at_once
+        """Jobs that one call of a handler runs."""
         self._ahead = ahead
         self._seconds: float | None = None
         self.resize(concurrency)
@@ -30,7 +31,7 @@ class Pace:
     def resize(self, concurrency: int) -> None:
         """Let so many run at a time from now on."""
         self._concurrency = concurrency
-        self.least = concurrency * self._most_at_once
+        self.least = concurrency * self.most_at_once
 
     def saw(self, seconds: float) -> None:
         """Learn of a run."""

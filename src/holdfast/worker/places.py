@@ -60,6 +60,13 @@ class Share:
             self.lent -= repaid
         self._places.add(count - repaid)
 
+    def need(self, more: int) -> None:
+        """Have so many places more, as soon as there are any; or fewer."""
+        if more > 0:
+            self._places.add(-more)
+        else:
+            self.free(-more)
+
     def hunger(self) -> None:
         """There may be work for more places."""
         if not self.hungry:

@@ -193,10 +193,12 @@ class AsyncRunningJob(RunningJob):
 class Batch:
     """Several jobs that one call of a handler runs."""
 
-    __slots__ = ("control", "handler", "jobs", "started_at", "took")
+    __slots__ = ("control", "handler", "jobs", "places", "started_at", "took")
 
-    def __init__(self, jobs: Sequence[RunningJob]) -> None:
+    def __init__(self, jobs: Sequence[RunningJob], places: int = 0) -> None:
         self.jobs = jobs
+        self.places = max(places, len(jobs))
+        """Those of a full one, however few jobs it has: nobody else can run here meanwhile."""
         self.control = jobs[0].control
         self.handler = jobs[0].handler
         self.started_at: float | None = None
@@ -204,6 +206,11 @@ class Batch:
 
 
 Run: TypeAlias = RunningJob | Batch
+
+
+def places_of(work: Run) -> int:
+    """Return how many places a run takes."""
+    return work.places if isinstance(work, Batch) else 1
 
 
 def run(work: Run) -> None:
