@@ -21,7 +21,7 @@ from holdfast.worker.crew import Crew
 from holdfast.worker.gauge import Gauge, Load, processors
 from holdfast.worker.running import Run
 from support import DEADLINE, wait_until
-from worker.support import Gate, at_work, worker_of
+from worker.support import Gate, at_work, is_done, worker_of
 
 IDLE = Load(busy=0.1, own=0.1)
 BUSY = Load(busy=1.0, own=2.0)
@@ -149,8 +149,7 @@ def test_fewer_run_once_it_went_down(live_queue: Queue, gate: Gate) -> None:
         worker._shared.resize(1)
         live_queue.add_many([b"x"] * 4)
         gate.open.set()
-        wait_until(lambda: not len(live_queue), "all to be taken")
-        wait_until(lambda: not worker.running(), "all to be done")
+        wait_until(lambda: is_done(live_queue), "all to be done")
         gate.open.clear()
         live_queue.add_many([b"x"] * 4)
         gate.wait(9)
