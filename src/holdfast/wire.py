@@ -5,6 +5,7 @@ Replies are parsed by hiredis. Used by `server.py`, `aserver.py` and `doctor.py`
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import ssl
@@ -33,6 +34,8 @@ from holdfast.health import NEEDS, read_health
 from holdfast.keys import META_PATTERN, NAMES, queue_keys, queue_of, slot_of
 from holdfast.readers import lost, settled
 
+log = logging.getLogger("holdfast")
+
 RETRIABLE: Final = frozenset(
     {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS"}
 )
@@ -46,6 +49,11 @@ NOT_HERE: Final = frozenset({"MOVED", "ASK", "UNBLOCKED", "READONLY"})
 
 FORGOTTEN_SECONDS: Final = 300.0
 """A call that was sent so long ago is not sent again: callers are remembered for ten minutes."""
+
+TELL_AFTER_SECONDS: Final = 1.0
+"""A server that is away for so long is worth a line in the log,"""
+TELL_EVERY_SECONDS: Final = 10.0
+"""not from every call that waits for it."""
 
 COPIES_SECONDS: Final = 1.0
 """How long replicas are waited for before the call is made again."""
@@ -235,6 +243,9 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
     return ServerRefused(f"the server refused the call: {text[:200]}", word)
 
 
+_told_at: dict[str, float] = {}
+
+
 class Tries:
     """The tries of one call: how long to pause before the next, and when to give up.
 
@@ -254,6 +265,7 @@ class Tries:
         """and to whom, if not to the one whose slot it is."""
         self._begun = begun or time.time()
         self._server = server
+        self._tell_at = time.monotonic() + TELL_AFTER_SECONDS
         self._until = time.monotonic() + seconds
         self._call = call
         self._pause = 0.01
@@ -327,6 +339,7 @@ class Tries:
         if self._unknown and abs(time.time() - self._begun) > FORGOTTEN_SECONDS:
             left = 0
         if left > 0:
+            self._tell(trouble, left)
             pause, self._pause = self._pause * random.uniform(0.5, 1.0), min(self._pause * 2, 1.0)
             return min(pause, left)
         if isinstance(trouble, HoldfastError) and not self._unknown:
@@ -338,6 +351,12 @@ class Tries:
                 "where you add"
             )
         raise ServerUnavailable(f"{self._server}: {describe(trouble)}. {outcome}") from trouble
+
+    def _tell(self, trouble: Exception, left: float) -> None:
+        now, server = time.monotonic(), str(self._server)
+        if now >= max(self._tell_at, _told_at.get(server, -math.inf) + TELL_EVERY_SECONDS):
+            _told_at[server] = now
+            log.warning("%s: %s; tried again for %.0f s more", server, describe(trouble), left)
 
 
 def are_enough(replicas: object, wanted: int) -> bool:

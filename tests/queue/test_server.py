@@ -523,6 +523,18 @@ def test_the_password_is_said_nowhere(
         assert IN_URL not in text
 
 
+def test_that_it_is_away_is_told_soon_and_not_by_every_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.wire.TELL_AFTER_SECONDS", 0.1)
+    with Queue("q", Server(f"unix://{tmp_path}/nobody", patience=0.5)) as queue:
+        for _ in range(2):
+            with pytest.raises(ServerUnavailable):
+                queue.counts()
+    (said,) = warnings_in(caplog)
+    assert "nobody: [Errno 2] No such file or directory; tried again for" in said
+
+
 # ------------------------------------------------------------------------ its health
 
 
