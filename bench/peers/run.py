@@ -45,7 +45,8 @@ def is_held(payload: str | bytes) -> bool:
 
 
 def tell(**what: object) -> None:
-    print(json.dumps(what), flush=True)
+    sys.stdout.write(json.dumps(what) + "\n")  # At once: another thread may tell something, too.
+    sys.stdout.flush()
 
 
 # ------------------------------------------------------------------------------------ adding
