@@ -47,7 +47,7 @@ class Place:
 
     def __init__(self, connection: socket.socket, board: Board, slot: int) -> None:
         connection = _far(connection)
-        self.line = frames.Line(connection, frames.ToChild)
+        self.line = frames.Line(connection, frames.read_by_child)
         self.board = board
         self.slot = slot
         self.asking = threading.Lock()

@@ -128,7 +128,7 @@ class Child:
         self._slot = slot
         self._limits = limits
         self._pid, connection = nursery.bear(slot)
-        self._line = frames.Line(connection, frames.FromChild)
+        self._line = frames.Line(connection, frames.read_from_child)
         self._death: trees.Death | None = None
         self._jobs = 0
         self._megabytes = 0.0
