@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from holdfast.spark import Pipeline, transform
 from holdfast.spark.pipeline import transforms, working
 from spark.pipeline.support import finish, must_be_published, numbers, rows
-from support import wait_until
+from support import DEADLINE, wait_until
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -49,10 +49,13 @@ def test_a_worker_that_lost_its_spark_takes_no_more_in_the_background_either(
         wait_until(lambda: not worker._controls, "it to stop by itself")
 
 
+both_are_there = threading.Barrier(2, timeout=DEADLINE)
+
+
 @transform
 def through_a_view(df: DataFrame) -> DataFrame:
     df.createOrReplaceTempView("part")
-    time.sleep(1)
+    both_are_there.wait()
     return df.sparkSession.sql("SELECT * FROM part")
 
 
