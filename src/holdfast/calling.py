@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast, get_type_hints
 
 import msgspec
@@ -58,6 +58,14 @@ class Declared(Generic[P, R, Own, Called]):
         """The parameter that takes all other names, if there is one."""
         self.run: Callable[[Any], Any] = _runner(function, self.call_of)
         """What a worker calls with the job."""
+
+    @cached_property
+    def _read(self) -> Callable[[bytes], Any]:
+        """What makes of JSON what the function says that it returns, as far as that can be."""
+        try:
+            return codec.reader(get_type_hints(self._function).get("return", Any))
+        except (NameError, TypeError, AttributeError):
+            return codec.reader(Any)
 
     def __call__(self, *args: Own.args, **kwargs: Own.kwargs) -> Called:
         """Call the function, here and now."""
@@ -136,7 +144,7 @@ class Declared(Generic[P, R, Own, Called]):
         if outcome.result is None:
             return cast("R", None)
         try:
-            return cast("R", _decoder(self._function).decode(outcome.result))
+            return cast("R", self._read(outcome.result))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CodecError(f"{id}: the result is not what {self.name} returns: {error}") from None
 
@@ -225,14 +233,6 @@ def _runner(
 def _result(value: object) -> object:
     """Return a result that is JSON, where a plain one would be kept as it is."""
     return codec.to_json("result", value) if isinstance(value, str | bytes) else value
-
-
-def _decoder(function: Any) -> msgspec.json.Decoder[Any]:
-    """Return what makes of JSON what a function says that it returns, as far as that can be."""
-    try:
-        return msgspec.json.Decoder(get_type_hints(function).get("return", Any))
-    except (NameError, TypeError, AttributeError):
-        return msgspec.json.Decoder()
 
 
 def _changed(given: object, got: object, where: str = "") -> tuple[str, object]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +14,9 @@ from holdfast.errors import CodecError, InvalidArgument
 MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
 MAX_RESULT_BYTES: Final = 1024 * 1024
 MAX_ERROR_BYTES: Final = 4096
+
+_typing: Final = threading.Lock()
+"""msgspec crashes when two threads look at a type for the first time at once."""
 
 _to_json = msgspec.json.Encoder().encode
 
@@ -44,6 +49,18 @@ def decode_json(raw: bytes) -> Any:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CodecError(f"payload is not JSON: {error}") from None
+
+
+def reader(of: Any) -> Callable[[bytes], Any]:
+    """Return what reads JSON as values of a type. Raises TypeError where there is no such thing."""
+    with _typing:
+        return msgspec.json.Decoder(of).decode
+
+
+def convert(value: object, to: Any) -> Any:
+    """Return what came as JSON as a value of a type; TypeError where there is no such thing."""
+    with _typing:
+        return msgspec.convert(value, to)
 
 
 def _to_bytes(what: str, data: object) -> bytes:

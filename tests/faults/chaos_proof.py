@@ -22,7 +22,7 @@ from typing import TypeAlias
 import msgspec
 
 from faults.aof import Command, Transaction
-from faults.journal import Began, Left, Line, Order, Over, read_order
+from faults.journal import Began, Ended, Left, Line, Order, Over, read_order
 from holdfast.keys import NAMES, queue_keys
 
 ENOUGH = 20
@@ -67,6 +67,8 @@ class Ran:
 
     began: list[Began] = field(default_factory=list)
     over: list[Over] = field(default_factory=list)
+    ended_at: float = float("inf")
+    """When its process had ended."""
     left_at: float = float("inf")
     """When its worker was told to stop."""
 
@@ -100,9 +102,8 @@ class Grant:
         for over in self.ran.over:
             if over.at <= now + ROUNDING_MS:
                 return over
-        for began in self.ran.began:
-            if began.killed_at is not None and began.killed_at <= now + ROUNDING_MS:
-                return Over(self.id, self.token, "stopped", 0, began.killed_at)
+        if self.ran.ended_at <= now + ROUNDING_MS:
+            return Over(self.id, self.token, "stopped", 0, self.ran.ended_at)
         return None
 
 
@@ -134,6 +135,8 @@ def runs_of(journals: Iterable[Sequence[Line]]) -> Runs:
             ran.left_at = left_at
             if isinstance(line, Began):
                 ran.began.append(line)
+            elif isinstance(line, Ended):
+                ran.ended_at = line.at
             else:
                 ran.over.append(line)
     return runs

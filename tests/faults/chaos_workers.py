@@ -18,9 +18,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from faults.journal import Began, Journal, Left, Order, Over, encode, now, read_order
+from faults.journal import Began, Ended, Journal, Left, Order, Over, encode, now, read_order
 from faults.victims import raise_children
 from holdfast import AsyncRunningJob, Fail, Queue, Retry, RunningJob, Worker
+from holdfast.worker import processes, running
 
 LEASE_SECONDS = 1.0
 GRACE_SECONDS = 0.3
@@ -43,6 +44,18 @@ class Unlucky(Worker):
         super().ask_to_stop()
 
 
+class Mortal(processes.Child):
+    """A child whose end is written down."""
+
+    journal: Journal
+
+    def run(self, work: running.Run) -> None:
+        super().run(work)
+        if not self.alive:
+            for job in work.jobs:
+                self.journal.write(Ended(job.id, job.token, now()))
+
+
 class Run:
     """One run of a handler."""
 
@@ -58,10 +71,8 @@ class Run:
         self._write_that_it_began()
 
     def _write_that_it_began(self) -> None:
-        job, at = self._job, now()
-        timeout_ms = job.lease.facts.timeout_ms
-        killed_at = at + timeout_ms if self.in_process and timeout_ms else None
-        self._journal.write(Began(job.id, job.token, self.order.name, job.failed, at, killed_at))
+        job = self._job
+        self._journal.write(Began(job.id, job.token, self.order.name, job.failed, now()))
 
     def hang(self) -> None:
         """Give no answer: for ever, or by a crash."""
@@ -101,7 +112,8 @@ def hire(queue: Queue, journal: Journal, dice: random.Random) -> Worker:
         grace=GRACE_SECONDS,
         ahead=dice.choice((0, 0.02)),
     )
-    worker.journal = journal
+    worker.journal = Mortal.journal = journal
+    processes.Child = Mortal  # type: ignore[misc]
 
     @worker.handler
     @worker.failure_handler

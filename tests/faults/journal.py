@@ -47,8 +47,6 @@ class Began(msgspec.Struct, frozen=True, tag=True):
     failed: bool
     """Whether it is the failure handler."""
     at: float
-    killed_at: float | None = None
-    """When it is killed if it is not over: in a process, if the job has a timeout."""
 
 
 class Over(msgspec.Struct, frozen=True, tag=True):
@@ -57,9 +55,17 @@ class Over(msgspec.Struct, frozen=True, tag=True):
     id: str
     token: str
     how: Way | Literal["stopped"]
-    """stopped: a coroutine that was cancelled, or a process that is about to die."""
+    """stopped: a coroutine that was cancelled, or a process that dies."""
     after: float
     """Seconds after which it wants to be tried again."""
+    at: float
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """The process that ran a handler has ended, and its worker knows."""
+
+    id: str
+    token: str
     at: float
 
 
@@ -69,7 +75,7 @@ class Left(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
-Line: TypeAlias = Began | Over | Left
+Line: TypeAlias = Began | Over | Ended | Left
 
 encode = msgspec.json.encode
 read_order = msgspec.json.Decoder(Order).decode

@@ -13,7 +13,7 @@ import pytest
 from engine_support import own_server, take
 from faults.aof import KEPT_AS_COMMANDS, Command, Transaction, transactions
 from faults.chaos_proof import Proof, Sent, runs_of
-from faults.journal import Began, Line, Order, Over, Way, encode, now, read_order
+from faults.journal import Began, Ended, Line, Order, Over, Way, encode, now, read_order
 from holdfast import Lease, NewJob, Queue
 from holdfast.keys import NAMES, queue_keys
 from support import wait_until
@@ -24,6 +24,7 @@ GOOD = Order("good", ["return"])
 BAD = Order("bad", ["raise", "return"], max_failures=1)
 SLOW = Order("slow", ["hang", "return"], max_lapses=1, priority=70)
 HOPELESS = Order("hopeless", ["fail"], max_failures=1)
+KILLED = Order("killed", ["hang", "return"], max_lapses=1)
 LATER = Order("later", ["return"], follow_up=True)
 
 
@@ -73,6 +74,10 @@ class Scribe:
         )
         return lease
 
+    def kill(self, lease: Lease) -> Lease:
+        self.lines.append(Ended(lease.id, lease.token, now()))
+        return lease
+
     def end(self, lease: Lease, how: Way) -> Lease:
         self.lines.append(Over(lease.id, lease.token, how, 0.0, now()))
         return lease
@@ -80,7 +85,7 @@ class Scribe:
 
 @pytest.fixture(scope="module")
 def sound() -> Iterator[Story]:
-    """One is done at once, one raises first, one lapses first, one fails, one has to wait."""
+    """One is done at once; others raise, lapse or are killed first, fail, or have to wait."""
     with own_server(*KEPT_AS_COMMANDS) as server, Queue("small", server.url) as queue:
         scribe = Scribe(queue)
         for order in (GOOD, BAD, HOPELESS):
@@ -98,6 +103,11 @@ def sound() -> Iterator[Story]:
         queue.complete(scribe.end(scribe.begin(), "return"))
         scribe.end(frozen, "return")
         assert not queue.complete(frozen)
+        scribe.add(KILLED)
+        hanging = scribe.begin()
+        wait_until(lambda: now() > scribe.lines[-1].at + 10, "a later time")
+        queue.release(scribe.kill(hanging), lapsed="its time was up")
+        queue.complete(scribe.end(scribe.begin(), "return"))
         scribe.add(LATER, delay=0.05)
         later = scribe.end(scribe.begin(), "return")
         queue.complete(later, add=[NewJob(encode(LATER.next()), id="later+")])
@@ -188,6 +198,10 @@ def with_a_lease_that_was_good(story: Story) -> None:
     command[2] = b"%d" % (int(command[2]) + 3_600_000)
 
 
+def with_a_process_that_lives_on(story: Story) -> None:
+    story.lines = [x for x in story.lines if not isinstance(x, Ended)]
+
+
 def with_a_failure_that_was_not_counted(story: Story) -> None:
     at = find(story, "HSET", "facts", "bad", nth=1)
     transaction = story.transactions[at]
@@ -258,6 +272,7 @@ DOCTORS: list[tuple[Doctor, str]] = [
     (with_a_job_that_was_promoted_too_early, "ms before its time"),
     (with_a_job_that_is_still_there, "good: it ended 0 times"),
     (with_a_lease_that_was_good, "who ran it and had a good lease"),
+    (with_a_process_that_lives_on, "run it at a time"),
     (with_a_failure_that_was_not_counted, "is not counted"),
     (with_something_better_that_waits, "better: it waits"),
     (with_a_lease_after_the_end, "given out after it had ended"),

@@ -78,6 +78,7 @@ FromChild = Answers | Extend | Progress
 # Made before there are threads: msgspec crashes when two make the first of a type at once.
 read_by_child = msgspec.msgpack.Decoder(ToChild).decode
 read_from_child = msgspec.msgpack.Decoder(FromChild).decode
+read_last_words = msgspec.msgpack.Decoder(Answers).decode
 
 
 class Garbled(Exception):

@@ -245,7 +245,7 @@ class Child:
     def _heed_last_words(self, work: Run) -> None:
         if words := self._board.last_words(self._slot):
             try:
-                self._heed(work, msgspec.msgpack.decode(words, type=frames.Answers))
+                self._heed(work, frames.read_last_words(words))
             except (msgspec.DecodeError, frames.Garbled):
                 log.warning("%s: its last words make no sense", work.jobs[0].id)
 

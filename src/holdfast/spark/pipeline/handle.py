@@ -12,7 +12,15 @@ import msgspec
 from holdfast import JobNotFound, Outcome, Queue, arguments
 from holdfast.errors import WrongState
 from holdfast.progress import Part, RequestStatus
-from holdfast.spark.pipeline.order import Done, Order, Published, run_of
+from holdfast.spark.pipeline.order import (
+    Done,
+    Order,
+    Published,
+    read_done,
+    read_order,
+    read_published,
+    run_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,7 +144,7 @@ class Handle:
         first = next((n for n in range(len(self._settled) + 1) if n not in self._settled), 0)
         for part in self._request.results(first=first):
             if part.state == "done" and part.number not in self._settled:
-                done = self._done(part)
+                done = read_done(part.result or b"")
                 self._settled[part.number] = (done.rows_in, done.rows_out)
         yield from self._settled.values()
 
@@ -156,10 +164,7 @@ class Handle:
     def parts(self) -> Iterator[tuple[Part, Done | None]]:
         """Go through the parts, with what each that is done came to."""
         for part in self._request.results():
-            yield part, self._done(part) if part.state == "done" else None
-
-    def _done(self, part: Part) -> Done:
-        return msgspec.json.decode(part.result or b"", type=Done)
+            yield part, read_done(part.result or b"") if part.state == "done" else None
 
     def priority(self) -> int:
         """Return its priority."""
@@ -199,7 +204,7 @@ class Handle:
     def order(self) -> Order:
         """Return what was asked for, as long as it is not planned."""
         data = self.queue.data(f"{self.id}/plan")
-        return msgspec.json.decode(data or b"", type=Order)
+        return read_order(data or b"")
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return what it published: just that, whatever else is in the directory."""
@@ -224,7 +229,7 @@ def _publishing(status: RequestStatus) -> str:
 def _published(outcome: Outcome | None) -> Published:
     if outcome is None or not outcome.result:
         return Published("failed")
-    return msgspec.json.decode(outcome.result, type=Published)
+    return read_published(outcome.result)
 
 
 def _jobs(about: dict[str, Any]) -> list[dict[str, Any]]:

@@ -139,6 +139,14 @@ class Published(msgspec.Struct, frozen=True):
     files: int = 0
 
 
+# Made before there are threads: msgspec may crash when two make the first of a type at once.
+read_order = msgspec.json.Decoder(Order).decode
+read_part_data = msgspec.json.Decoder(PartData).decode
+read_target = msgspec.json.Decoder(Target).decode
+read_done = msgspec.json.Decoder(Done).decode
+read_published = msgspec.json.Decoder(Published).decode
+
+
 def size_of(value: object) -> int:
     """Return a size in bytes: a number, or `"128 MB"`."""
     if isinstance(value, str):

@@ -22,6 +22,7 @@ from holdfast.worker import Fail
 CHUNK = 500
 """Parts that are found, written down and added at a time."""
 
+_read_plan = msgspec.json.Decoder(Plan).decode
 _read_slices = msgspec.json.Decoder(list[Slice]).decode
 
 
@@ -58,7 +59,7 @@ def plan_parts(
 def read_plan(files: Files, staging: str) -> Plan | None:
     """Return the plan of a request; None where there is none."""
     content = files.read(f"{staging}/_plan.json")
-    return None if content is None else msgspec.json.decode(content, type=Plan)
+    return None if content is None else _read_plan(content)
 
 
 def _check(files: Files, roots: Roots, order: Order) -> None:

@@ -48,6 +48,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     published_at: float
 
 
+_read = msgspec.json.Decoder(Manifest).decode
+
+
 def manifest_path(output: str, request: str) -> str:
     """Return where the manifest of a request is."""
     return f"{output}/_holdfast/{safe(request)}.json"
@@ -56,7 +59,7 @@ def manifest_path(output: str, request: str) -> str:
 def read_manifest(files: Files, output: str, request: str, run: str) -> Manifest | None:
     """Return what a request published; None where it has not, or another of its id has."""
     content = files.read(manifest_path(output, request))
-    manifest = None if content is None else msgspec.json.decode(content, type=Manifest)
+    manifest = None if content is None else _read(content)
     return manifest if manifest and manifest.run == run else None
 
 

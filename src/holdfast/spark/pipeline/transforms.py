@@ -43,7 +43,7 @@ class Transform:
         if name not in hints:
             return value
         try:
-            return msgspec.convert(value, hints[name])
+            return codec.convert(value, hints[name])
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"params of {self.name!r}: {name}: {error}") from None
         except TypeError:  # A type that no JSON could be.

@@ -24,7 +24,10 @@ from holdfast.spark.pipeline.order import (
     PartData,
     Plan,
     Published,
-    Target,
+    read_done,
+    read_order,
+    read_part_data,
+    read_target,
     run_of,
     staging_of,
 )
@@ -90,7 +93,7 @@ class Duties:
 
     def plan(self, job: RunningJob) -> dict[str, int]:
         """Split a request into parts."""
-        order = msgspec.json.decode(job.data, type=Order)
+        order = read_order(job.data)
         request = self._queue.request(order.id)
         order = msgspec.structs.replace(order, run=run_of(request.status()))
         if read_manifest(self._files, order.output, order.id, order.run):
@@ -104,7 +107,7 @@ class Duties:
 
     def part(self, job: RunningJob) -> Done:
         """Run a part."""
-        data = msgspec.json.decode(job.data, type=PartData)
+        data = read_part_data(job.data)
         for path in data.slice.files:
             if not self._roots.holds_file(path):
                 raise Fail(f"{path} leads out of {self._roots!r}")
@@ -113,7 +116,7 @@ class Duties:
 
     def publish(self, job: RunningJob) -> Published:
         """Put the output of a request into place, if it has one."""
-        output = msgspec.json.decode(job.data, type=Target).output
+        output = read_target(job.data).output
         if self._roots.locate_output(output) != output:
             raise Fail(f"{output} leads elsewhere here: {self._roots!r}")
         request = self._queue.request(job.id.rpartition("/end/")[0])
@@ -147,7 +150,7 @@ class Duties:
             done = run_finish(self._spark, self._files, order, winners, job)
             self._files.write(path, msgspec.json.encode(done))
             return done
-        return msgspec.json.decode(known, type=Done)
+        return read_done(known)
 
     @contextmanager
     def _noting(self, staging: str, job: RunningJob) -> Iterator[None]:
@@ -212,4 +215,4 @@ class Duties:
 
 
 def _done(part: Part) -> Done:
-    return msgspec.json.decode(part.result or b"", type=Done)
+    return read_done(part.result or b"")
