@@ -28,8 +28,8 @@ test: $(READY)         ## every test on a real server
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(or $(ARGS),--ignore=tests/spark)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory spark kinds)
 
-spark: $(READY)        ## connectors and pipeline, with one Spark session for all tests
-	$(BIN)/python -m pytest -m "not slow" tests/spark $(ARGS)
+spark: $(READY)        ## connectors and pipeline, with one Spark session per process
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(or $(ARGS),tests/spark)
 
 kinds: $(READY)        ## the engine tests as a limited user, and on a cluster of three nodes
 	$(KINDS) --server-kind=acl tests/engine tests/writes tests/readers $(ARGS)

@@ -1,4 +1,4 @@
-"""One Spark for all tests of it: starting one takes ten seconds."""
+"""One Spark for all tests of a process: starting one takes ten seconds."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(test_server: TestServer) -> Iterator[SparkSession]:
     """A session as users get it; nothing is registered, so the format must be found."""
     from holdfast.spark import session
-    from spark.program import QUICK
+    from spark.program import INTERPRETED, QUICK
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOLDFAST_URL", test_server.queue_url)
-        spark = session("tests", master="local[2,2]", config=QUICK)
+        spark = session("tests", master="local[2,2]", config=QUICK | INTERPRETED)
         yield spark
         spark.stop()
 

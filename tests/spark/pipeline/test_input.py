@@ -23,8 +23,9 @@ def test_a_directory_with_a_comma_in_its_name(
     assert handle.read(spark).where("day = 1").count() == expected.count()
 
 
-@pytest.mark.parametrize("input", ["in/day=*", "in/day=*/*.parquet"])
-@pytest.mark.parametrize("part_size", [100_000_000, 1000])
+@pytest.mark.parametrize(
+    ("input", "part_size"), [("in/day=*", 100_000_000), ("in/day=*/*.parquet", 1000)]
+)
 def test_a_base_path_of_the_users_own(
     spark: SparkSession, pipeline: Pipeline, root: Path, input: str, part_size: int
 ) -> None:

@@ -309,7 +309,7 @@ GOOD: dict[str, Any] = {"input": "in/*.parquet", "output": "out"}
         ({"transform": "big_enough"}, "missing a required argument: 'least'"),
         ({"transform": "big_enough", "params": {"least": "five"}}, "params of 'big_enough': least"),
         ({"transform": "big_enough", "params": {"least": 5, "most": 9}}, "unexpected keyword"),
-        ({"params": {"least": object()}}, "cannot be written as JSON"),
+        ({"params": {"least": object}}, "cannot be written as JSON"),
         ({"input": "../in"}, "must not go up"),
         ({"input": "/etc/passwd"}, "input must be below"),
         ({"input": "file:/etc"}, "without a scheme"),
