@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -57,11 +59,12 @@ def no_frame(df: DataFrame) -> int:
 
 def numbers(spark: SparkSession, path: Path, rows: int = 1000, files: int = 8) -> DataFrame:
     """Write rows as Parquet, into so many files."""
-    frame = spark.range(rows).select(
-        F.col("id").alias("n"), F.concat(F.lit("näme "), F.col("id")).alias("name")
-    )
-    frame.repartition(files).write.parquet(str(path))
-    return spark.read.parquet(str(path))
+    path.mkdir(parents=True)
+    for file in range(files):
+        mine = range(file, rows, files)
+        table = pa.table({"n": pa.array(mine, pa.int64()), "name": [f"näme {n}" for n in mine]})
+        pq.write_table(table, path / f"part-{file}.snappy.parquet")
+    return spark.read.schema("n LONG, name STRING").parquet(str(path))
 
 
 def rows(frame: DataFrame) -> Counter[str]:
