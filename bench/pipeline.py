@@ -23,6 +23,8 @@ from bench.measure import BenchServer, bench_server
 from holdfast.spark import Pipeline, session, transform
 
 LEAST = 0.2
+WARM = 3
+"""Rounds that do not count."""
 
 
 class Cost(NamedTuple):
@@ -100,8 +102,9 @@ class Bench:
 
 def compare(bench: Bench, what: str, source: Path, rounds: int, most: float) -> None:
     """Alternate both, and print their medians."""
-    bench.plain(source)  # What comes first pays for the others.
-    bench.pipeline(source)
+    for _ in range(WARM):  # Java is still compiling what it runs: both get sooner for a while.
+        bench.plain(source)
+        bench.pipeline(source)
     plain, queued = [], []
     for _ in range(rounds):
         plain.append(bench.cost(bench.plain, source))
@@ -117,7 +120,7 @@ def compare(bench: Bench, what: str, source: Path, rounds: int, most: float) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=512)
     options = parser.parse_args()
     spark = session("bench", memory="2g", config={"spark.scheduler.mode": "FAIR"})
