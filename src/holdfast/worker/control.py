@@ -287,13 +287,8 @@ class Control:
         self._take_reply()
         if self._is_over():
             return
-        places = self._shared.places
         self._waiter.prepare()  # Before it looks whether there are places.
-        if self._leave_at is None and not self._share.hungry and places.free > 0:
-            self._ear.listen()
-        elif places.free <= 0 and self._ear.listening:
-            self._ear.hush()  # Somebody else may have a place for what it would hear of.
-            self._share.hunger()  # The wake may have come just then.
+        self._listen()
         if self._finished or self._returned or self._held.unsettled or self._share.given:
             return
         if self._waiter.wait(self._next_at() - time.monotonic(), self._ear):
@@ -301,9 +296,18 @@ class Control:
                 self._share.hunger()
         elif self._share.hungry:
             if not self._finished:
-                places.lend()
+                self._shared.places.lend()
         elif time.monotonic() >= self._asks_at():
             self._share.hunger()
+
+    def _listen(self) -> None:
+        """Hear of new work, while there is a place for it."""
+        free = self._shared.places.free > 0
+        if self._leave_at is None and not self._share.hungry and free:
+            self._ear.listen()
+        elif not free and self._ear.listening:
+            self._ear.hush()  # Somebody else may have a place for what it would hear of.
+            self._share.hunger()  # The wake may have come just then.
 
     def _linger(self) -> None:
         """Let more finish before the next call, where there is enough to do meanwhile."""
@@ -396,11 +400,15 @@ class Control:
             count -= self._lease_failed(count)
         if count > 0:
             granted = self._ask(count, completed)
-            if len(granted.leases) < min(count, MAX_JOBS):
+            enough = len(granted.leases) < min(count, MAX_JOBS)
+            if enough:
                 self._share.had_enough()
                 # Where some were granted it is not told when to ask for more.
                 self._ask_at = time.monotonic() + (granted.ask_again or 0.02)
             self._share.free(count - len(granted.leases))
+            if enough and granted.leases:
+                self._take_reply()  # No next call goes out at once that it could ride with.
+                self._listen()  # While that is sent, handlers can begin.
         elif completed:
             with self._held.telling(completed):
                 call = calls.complete([settle_of(job) for job in completed])
