@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +26,12 @@ from support import KINDS, Clock, Kind, TestServer
 __all__ = ["Clock"]
 
 _numbers = itertools.count()
+
+
+def pytest_configure() -> None:
+    # What a shell runs in the background ignores Ctrl-C, and so would all that the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
