@@ -21,7 +21,8 @@ from pathlib import Path
 from faults.journal import Began, Ended, Journal, Left, Order, Over, encode, now, read_order
 from faults.victims import raise_children
 from holdfast import AsyncRunningJob, Fail, Queue, Retry, RunningJob, Worker
-from holdfast.worker import processes, running
+from holdfast.worker import processes, watched
+from holdfast.worker.running import Run as AnyRun
 
 LEASE_SECONDS = 1.0
 GRACE_SECONDS = 0.3
@@ -44,16 +45,17 @@ class Unlucky(Worker):
         super().ask_to_stop()
 
 
-class Mortal(processes.Child):
+class Mortal(watched.Child):
     """A child whose end is written down."""
 
     journal: Journal
 
-    def run(self, work: running.Run) -> None:
-        super().run(work)
+    def attend(self) -> list[AnyRun]:
+        over = super().attend()
         if not self.alive:
-            for job in work.jobs:
+            for job in (job for work in over for job in work.jobs):
                 self.journal.write(Ended(job.id, job.token, now()))
+        return over
 
 
 class Run:
@@ -113,7 +115,7 @@ def hire(queue: Queue, journal: Journal, dice: random.Random) -> Worker:
         ahead=dice.choice((0, 0.02)),
     )
     worker.journal = Mortal.journal = journal
-    processes.Child = Mortal  # type: ignore[misc]
+    processes.Child = Mortal  # type: ignore[attr-defined]
 
     @worker.handler
     @worker.failure_handler

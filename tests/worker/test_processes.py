@@ -35,7 +35,7 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker import processes as processes_module
+from holdfast.worker import watched
 from holdfast.worker.nursery import Nursery
 from holdfast.worker.processes import Processes
 from support import DEADLINE, TestServer, wait_until
@@ -514,7 +514,7 @@ def test_a_worker_goes_on_when_its_nursery_is_killed(
 
 
 def test_a_worker_without_descriptors_says_so() -> None:
-    nursery = Nursery(lambda connection, slot: None)
+    nursery = Nursery(lambda connection, take, slot: None)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     held: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
@@ -680,7 +680,7 @@ def test_a_child_that_has_too_much_memory_is_killed(live_queue: Queue, heard: He
 def test_a_child_that_had_much_memory_is_replaced(
     live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes_module, "LOOK_SECONDS", NEVER)
+    monkeypatch.setattr(watched, "LOOK_SECONDS", NEVER)
 
     def handle(job: RunningJob) -> None:
         pids.note()
@@ -700,7 +700,7 @@ def test_a_child_that_had_much_memory_is_replaced(
 def test_what_children_share_with_the_worker_is_not_counted(
     live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes_module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(watched, "LOOK_SECONDS", 0.001)
     model = bytearray(os.urandom(2**20)) * 400
 
     def handle(job: RunningJob) -> None:

@@ -12,10 +12,12 @@ from typing import Final
 from holdfast.engine.script import MAX_JOBS
 
 SLOT: Final = 64 * 1024
+MOST_RUNS: Final = 255
+"""That a child may have at a time."""
 _LENGTH: Final = struct.Struct("<I")
 """Of the last words,"""
 _FLAGS: Final = MAX_JOBS
-"""of each job of the run whether its handler should stop; then come the words."""
+"""of each job of a run whether its handler should stop, and in which run; then come the words."""
 _HEAD: Final = _LENGTH.size + _FLAGS
 
 
@@ -26,16 +28,21 @@ class Board:
         self._memory = mmap.mmap(-1, slots * SLOT)  # Takes no memory before it is written.
 
     def clear(self, slot: int) -> None:
-        """Make a slot ready for the next job."""
+        """Make a slot ready for the next child."""
         self._memory[slot * SLOT : slot * SLOT + _HEAD] = bytes(_HEAD)
 
-    def tell_to_stop(self, slot: int, number: int) -> None:
-        """Let the handler in this slot see that nobody wants the rest of this job of its run."""
-        self._memory[slot * SLOT + _LENGTH.size + number] = 1
+    def tell_to_stop(self, slot: int, run: int, job: int) -> None:
+        """Let the handler in this slot see that nobody wants the rest of this job of this run."""
+        self._memory[slot * SLOT + _LENGTH.size + job] = _mark(run)
 
-    def should_stop(self, slot: int, number: int) -> bool:
-        """Tell whether the handler in this slot should stop with this job of its run."""
-        return self._memory[slot * SLOT + _LENGTH.size + number] != 0
+    def forget(self, slot: int) -> None:
+        """Let no later run take for its own what was told."""
+        first = slot * SLOT + _LENGTH.size
+        self._memory[first : first + _FLAGS] = bytes(_FLAGS)
+
+    def should_stop(self, slot: int, run: int, job: int) -> bool:
+        """Tell whether the handler in this slot should stop with this job of this run."""
+        return self._memory[slot * SLOT + _LENGTH.size + job] == _mark(run)
 
     def leave(self, slot: int, words: bytes) -> None:
         """Leave last words, where they fit: who cannot say them can write them here."""
@@ -49,3 +56,8 @@ class Board:
         (length,) = _LENGTH.unpack_from(self._memory, slot * SLOT)
         first = slot * SLOT + _HEAD
         return self._memory[first : first + length]
+
+
+def _mark(run: int) -> int:
+    """Return what a run is known by among those that a child has at a time: one byte, not 0."""
+    return run % MOST_RUNS + 1

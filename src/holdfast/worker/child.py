@@ -11,10 +11,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -26,11 +28,11 @@ from holdfast.engine.call import Entry
 from holdfast.errors import LeaseLost, ServerUnavailable
 from holdfast.job import Duration, Lease, NewJob
 from holdfast.sharding import Sharding
-from holdfast.worker import frames
+from holdfast.worker import frames, tickets
 from holdfast.worker.board import Board
 from holdfast.worker.handlers import Handler, Handlers
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.outcomes import Fail, Release, Retry
+from holdfast.worker.outcomes import GIVEN_BACK, Fail, Release, Retry
 from holdfast.worker.running import Batch, Run, RunningJob, run
 from holdfast.worker.signals import show_stacks
 
@@ -45,9 +47,13 @@ _LONGEST_TRACE: Final = 8000
 class Place:
     """Where a child lives: how it speaks with the worker, and what they share."""
 
-    def __init__(self, connection: socket.socket, board: Board, slot: int) -> None:
-        connection = _far(connection)
+    def __init__(
+        self, connection: socket.socket, take: socket.socket, board: Board, slot: int
+    ) -> None:
+        connection, self._tickets = _far(connection), _far(take)
         self.line = frames.Line(connection, frames.read_by_child)
+        self._given: deque[frames.Jobs] = deque()
+        """What was read while a handler waited for an answer."""
         self.board = board
         self.slot = slot
         self.asking = threading.Lock()
@@ -55,7 +61,24 @@ class Place:
         self._pid = os.getpid()
         self._born_with = _peak_megabytes()
         # A copy would keep the worker from seeing that this process has ended.
-        os.register_at_fork(after_in_child=connection.close)
+        for one in (connection, self._tickets):
+            os.register_at_fork(after_in_child=one.close)
+
+    def next(self) -> frames.Jobs:
+        """Wait for the next run; EOFError when the worker is gone."""
+        number = tickets.take(self._tickets)
+        while True:
+            given = self._given.popleft() if self._given else self.line.read()
+            # Others were taken back, or were answers that nobody waits for any more.
+            if isinstance(given, frames.Jobs) and given.number == number:
+                return given
+
+    def answer(self) -> frames.Extended:
+        """Wait for the answer to what a handler asked."""
+        while isinstance(message := self.line.read(), frames.Jobs):
+            self._given.append(message)
+        assert isinstance(message, frames.Extended)
+        return message
 
     def is_ours(self) -> bool:
         """Tell whether this is the child itself, and not one that its handler forked."""
@@ -78,8 +101,7 @@ def live(place: Place, handlers: Handlers) -> None:
         faulthandler.enable(2)  # It shows where it was when it crashed.
     with suppress(EOFError, OSError):
         while True:
-            given = place.line.read()
-            assert isinstance(given, frames.Jobs)
+            given = place.next()
             control = _Control(given, place)
             answers = _answers(_work(given, control, handlers), place.grown_by())
             if not place.is_ours():
@@ -106,7 +128,11 @@ def _work(given: frames.Jobs, control: _Control, handlers: Handlers) -> Run:
     handler = handlers.for_lease(control.called, given.leases[0])
     jobs = [_ChildJob(lease, handler, control, n) for n, lease in enumerate(given.leases)]
     work: Run = Batch(jobs) if handler.batch else jobs[0]
-    run(work)
+    if time.monotonic() < given.lapses_at:
+        run(work)
+    else:  # All of us stood still.
+        for job in jobs:
+            job.answer = GIVEN_BACK
     return work
 
 
@@ -145,7 +171,7 @@ class _ChildJob(RunningJob):
     @property
     def cancelled(self) -> bool:
         place = self._here.place
-        return place.board.should_stop(place.slot, self.number)
+        return place.board.should_stop(place.slot, self._here.run, self.number)
 
     def progress(self, fraction: float, note: str = "") -> None:
         super().progress(fraction, note)
@@ -162,14 +188,13 @@ class _Control:
 
     def __init__(self, given: frames.Jobs, place: Place) -> None:
         self.called = given.queue
+        self.run = given.number
         self.place = place
         self.over = False
         """Whether the run is: what threads say that it left behind is not about the next one."""
-        namer = None
+        self._given = given
         if given.shard:
-            self.called, shards, number = given.shard
-            namer = partial(Sharding(self.called, shards).namer_in, number)
-        self._ask = Asker(lambda: "", given.defaults, "rank", namer)
+            self.called = given.shard[0]
 
     def extend_now(self, job: _ChildJob, seconds: Duration | None) -> None:
         wanted = arguments.seconds_or_none("seconds", seconds)
@@ -178,12 +203,19 @@ class _Control:
                 raise LeaseLost(f"{job.id}: its run is over")
             try:
                 self.place.line.send(frames.Extend(job.number, wanted))
-                answer = self.place.line.read()
+                answer = self.place.answer()
             except (OSError, EOFError):
                 raise LeaseLost(f"{job.id}: the connection to the worker is closed") from None
-        assert isinstance(answer, frames.Extended)
         if answer.refused:
             raise (ServerUnavailable if answer.unavailable else LeaseLost)(answer.refused)
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
         return list(self._ask.entries(new, {}))
+
+    @cached_property
+    def _ask(self) -> Asker:
+        namer = None
+        if self._given.shard:
+            _, shards, number = self._given.shard
+            namer = partial(Sharding(self.called, shards).namer_in, number)
+        return Asker(lambda: "", self._given.defaults, "rank", namer)

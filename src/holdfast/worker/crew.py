@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -20,10 +21,11 @@ class Crew:
     def __init__(self, name: str, labour: Callable[[int, Iterator[Run]], None], count: int) -> None:
         self._name = name
         self._labour = labour
+        self._works: deque[Run] = deque()
         # A plain queue: an executor object with a future per job costs fifty times as much.
-        self._works: SimpleQueue[Run | None] = SimpleQueue()
+        self._calls: SimpleQueue[bool] = SimpleQueue()
+        """One for each of the works. Whoever takes a False leaves, if there are too many."""
         self._calls_to_leave = 0
-        """How many None are in it: whoever takes one leaves, if there are too many."""
         self._lock = threading.Lock()
         self._wanted = 0
         self._there: set[int] = set()
@@ -47,7 +49,7 @@ class Crew:
                 self._there.add(number)
             for _ in range(len(self._there) - self._leaving - count):
                 self._calls_to_leave += 1
-                self._works.put(None)
+                self._calls.put(False)
 
     def _work(self, number: int) -> None:
         leaves = False
@@ -69,12 +71,25 @@ class Crew:
 
     def _take(self) -> Iterator[Run]:
         while True:
-            work = self._works.get()
-            if work is not None:
+            if self._calls.get():
                 self._moved_at = time.monotonic()
-                yield work
+                yield self._works.popleft()
             elif self._may_leave():
                 return
+
+    def _also(self, most: int, most_bytes: int) -> list[Run]:
+        """Take what else waits, of those who take: so many runs at most, with so much to carry."""
+        taken: list[Run] = []
+        with suppress(Empty):
+            while len(taken) < most and most_bytes > 0:
+                if not self._calls.get_nowait():  # Somebody is to leave.
+                    self._calls.put(False)
+                    break
+                taken.append(self._works.popleft())
+                most_bytes -= sum(len(job.lease.data) for job in taken[-1].jobs)
+        if taken:
+            self._moved_at = time.monotonic()
+        return taken
 
     def _may_leave(self) -> bool:
         with self._lock:
@@ -89,11 +104,18 @@ class Crew:
         """Begin these as soon as possible, in order."""
         self._moved_at = time.monotonic()
         for work in works:
-            self._works.put(work)
+            self._works.append(work)
+            self._calls.put(True)
+
+    def _put_back(self, works: Sequence[Run]) -> None:
+        """Begin these before all others."""
+        self._works.extendleft(reversed(works))
+        for _ in works:
+            self._calls.put(True)
 
     def waiting(self) -> int:
         """Return how many have not begun."""
-        return max(0, self._works.qsize() - self._calls_to_leave)
+        return max(0, self._calls.qsize() - self._calls_to_leave)
 
     def stuck_for(self) -> float:
         """Return for how many seconds something waits here and nothing begins."""
@@ -101,14 +123,16 @@ class Crew:
 
     def take_back(self) -> list[Run]:
         """Return those that have not begun; they will not."""
-        taken = []
+        taken, to_leave = [], 0
         with suppress(Empty):
             while True:
-                taken.append(self._works.get_nowait())
-        works = [work for work in taken if work is not None]
-        for _ in range(len(taken) - len(works)):
-            self._works.put(None)
-        return works
+                if self._calls.get_nowait():
+                    taken.append(self._works.popleft())
+                else:
+                    to_leave += 1
+        for _ in range(to_leave):
+            self._calls.put(False)
+        return taken
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -26,8 +26,12 @@ _CHUNK: Final = 256 * 1024
 class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
     """To a child: run these."""
 
+    number: int
+    """Of the run: that of its ticket."""
     queue: str
     leases: list[Lease]
+    lapses_at: float
+    """Then they are not begun any more."""
     shard: tuple[str, int, int] | None = None
     """Of what queue, of how many, which one, where the queue is a shard."""
     defaults: JobOptions | None = None
@@ -96,11 +100,12 @@ class Line:
         self._received = bytearray()
         self._lock = threading.Lock()
 
-    def send(self, message: object) -> None:
-        """Send a message. Threads may, one after the other."""
-        packed = msgspec.msgpack.encode(message)
+    def send(self, *messages: object) -> None:
+        """Send messages. Threads may, one after the other."""
+        packed = [msgspec.msgpack.encode(message) for message in messages]
+        framed = [part for one in packed for part in (_LENGTH.pack(len(one)), one)]
         with self._lock:
-            self._connection.sendall(_LENGTH.pack(len(packed)) + packed)
+            self._connection.sendall(b"".join(framed))
 
     def read(self) -> object:
         """Wait for the next message; EOFError when the other side is gone."""
@@ -123,7 +128,10 @@ class Line:
                     pass
 
     def _receive(self, flags: int = 0) -> None:
-        received = self._connection.recv(_CHUNK, flags)
+        try:
+            received = self._connection.recv(_CHUNK, flags)
+        except ConnectionResetError:  # It is gone, and had not read all.
+            raise EOFError from None
         if not received:
             raise EOFError
         self._received += received

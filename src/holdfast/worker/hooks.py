@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,3 +42,8 @@ class Hooks:
 
     def unknown(self, job: RunningJob) -> None:
         """No handler of this name is here: the job is given back, for a worker that has it."""
+
+
+def hear_of_beginnings(hooks: Iterable[Hooks]) -> bool:
+    """Tell whether one of them wants to know when a handler is about to be called."""
+    return any(getattr(type(hook), "started", None) is not Hooks.started for hook in hooks)

@@ -4,7 +4,7 @@ A worker has threads, and a process with threads should not fork: a lock that on
 would be held for ever in the child. So the worker forks once, before it has any of its own, and
 asks that process for the rest. It answers one question after the other:
 
-    bear <slot>  -> <pid>, and the connection to the child; or why there is none
+    bear <slot>  -> <pid>, and the sockets that connect to the child; or why there is none
     end <pid>    -> how the child ended, once it and all that it started are gone
 
 When the worker is gone, whatever it died of, it ends all children and itself. When it is killed
@@ -20,19 +20,33 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from holdfast.worker import trees
+from holdfast.worker import tickets, trees
+from holdfast.worker.tickets import Tickets
 
 TIDY_SECONDS: Final = 1.0
 """How often it looks for those that nobody misses, and whether the worker is there."""
 END_SECONDS: Final = 10.0
 """How long the end of a process is waited for that the kernel does not let go."""
 
-Live = Callable[[socket.socket, int], None]
-"""What a child does, with the connection to the worker and its slot."""
+_SOCKETS: Final = 3
+"""That connect to a child: the connection, where tickets are put, and where they are taken."""
+
+Live = Callable[[socket.socket, socket.socket, int], None]
+"""What a child does, with the connection to the worker, where its tickets are, and its slot."""
+
+
+@dataclass(frozen=True)
+class Born:
+    """A child, as the worker is told of it."""
+
+    pid: int
+    connection: socket.socket
+    tickets: Tickets
 
 
 class Nursery:
@@ -56,8 +70,8 @@ class Nursery:
         link.close()
         self.pid = pid
 
-    def bear(self, slot: int) -> tuple[int, socket.socket]:
-        """Return a new child, and the connection to it; OSError when there can be none now."""
+    def bear(self, slot: int) -> Born:
+        """Return a new child; OSError when there can be none now."""
         with self._lock:
             try:
                 return self._bear(slot)
@@ -66,14 +80,18 @@ class Nursery:
                 self._open()
                 return self._bear(slot)
 
-    def _bear(self, slot: int) -> tuple[int, socket.socket]:
+    def _bear(self, slot: int) -> Born:
         self._link.sendall(b"bear %d" % slot)
-        said, descriptors, _, _ = socket.recv_fds(self._link, 256, 1)
+        said, descriptors, _, _ = socket.recv_fds(self._link, 256, _SOCKETS)
         if not said:
             raise ConnectionResetError
-        if not descriptors:  # It was born, but we cannot have the connection; or it says why not.
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        if len(sockets) < _SOCKETS:  # It was born, but we cannot have them; or it says why not.
+            for one in sockets:
+                one.close()
             raise OSError("too many open files" if said.isdigit() else said.decode())
-        return int(said), socket.socket(fileno=descriptors[0])
+        connection, put, take = sockets
+        return Born(int(said), connection, Tickets(put, take))
 
     def end(self, pid: int) -> str:
         """End a child and all that it started; return how it ended."""
@@ -152,28 +170,36 @@ class _Home:
 
     def _bear(self, slot: int) -> None:
         try:
-            ours, theirs = socket.socketpair()
-            with ours, theirs:
-                pid = self._fork(slot, theirs, unneeded=ours)
+            with ExitStack() as opened:
+                ours, theirs = map(opened.enter_context, socket.socketpair())
+                put, take = map(opened.enter_context, tickets.pair())
+                pid = self._fork(slot, theirs, take, unneeded=(ours, put))
                 self._children.add(pid)
-                socket.send_fds(self._link, [b"%d" % pid], [ours.fileno()])
+                sent = [one.fileno() for one in (ours, put, take)]
+                socket.send_fds(self._link, [b"%d" % pid], sent)
         except ConnectionError:
             raise
         except OSError as error:  # No more processes, descriptors or memory.
             self._link.sendall(f"no process could be started: {error}".encode()[:256])
 
-    def _fork(self, slot: int, theirs: socket.socket, unneeded: socket.socket) -> int:
+    def _fork(
+        self,
+        slot: int,
+        theirs: socket.socket,
+        take: socket.socket,
+        unneeded: Iterable[socket.socket],
+    ) -> int:
         nursery = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         code = 1
         try:
-            unneeded.close()
-            self._link.close()
+            for one in (*unneeded, self._link):
+                one.close()
             trees.lead_tree()
             trees.die_with(nursery)
-            self._live(theirs, slot)
+            self._live(theirs, take, slot)
             code = 0
         finally:
             os._exit(code)

@@ -248,23 +248,35 @@ def time_allowed(work: Run) -> float | None:
 
 
 def begin(work: Run) -> bool:
+    """Return whether to run it, and note that it begins."""
+    if not is_wanted(work):
+        return False
+    start(work)
+    return True
+
+
+def is_wanted(work: Run) -> bool:
     """Return whether to run it: not what was cancelled, or whose lease ended, while it waited."""
     if any(job.cancelled for job in work.jobs):
         for job in work.jobs:
             job.answer = GIVEN_BACK
         return False
-    work.started_at = time.monotonic()
+    return True
+
+
+def start(work: Run, at: float | None = None) -> None:
+    """Note that it begins now, or when it did."""
+    work.started_at = time.monotonic() if at is None else at
     for job in work.jobs:
         job.started_at = work.started_at
         if work.control.hooks:
             tell(work.control.hooks, "started", job)
-    return True
 
 
-def end(work: Run) -> None:
-    """Note how long it took."""
+def end(work: Run, took: float | None = None) -> None:
+    """Note how long it took: until now, or so many seconds."""
     assert work.started_at is not None
-    work.took = time.monotonic() - work.started_at
+    work.took = time.monotonic() - work.started_at if took is None else took
     if isinstance(work, Batch):
         for job in work.jobs:
             job.took = work.took / len(work.jobs)

@@ -22,10 +22,11 @@ from holdfast.worker.handlers import ExecutorKind, Handlers
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
-from holdfast.worker.processes import Limits, Processes
+from holdfast.worker.processes import Processes
 from holdfast.worker.queues import called, greet, own, weighted
 from holdfast.worker.shared import Shared
 from holdfast.worker.signals import Asked, heeded
+from holdfast.worker.watched import Limits
 
 if TYPE_CHECKING:
     from typing import Self
