@@ -412,8 +412,8 @@ def test_nothing_begins_after_a_worker_was_stopped_without_its_server(
         wait_until(lambda: is_done(queue), "all to be done")
         queue.add(b"", id="slow")
         queue.add_many([b""] * 20)
-        wait_until(lambda: queue.counts().leased > 5, "some to wait in the worker")
         [control] = worker._controls.values()
+        wait_until(lambda: len(control._held) > 5, "some to wait in the worker")
         server.freeze()
         callers = control.queue.server.incarnation
         wait_until(lambda: not callers._idle, "it to ask the server that is lost")
