@@ -69,13 +69,6 @@ ONE_AT_A_TIME = (
     "that keeps its lease. It is what `concurrency=1, ahead=0` asks for; by default short jobs are "
     "leased ahead, and several are settled in one call."
 )
-IN_CHILDREN = (
-    "a job costs the worker 140 to 190 µs of its one interpreter lock: a write to the child, a "
-    "wait, a read, and the switches between the thread that watches a child and the loop that "
-    "settles. Two workers with two children each do half as much again. Tried: not to look "
-    "whether an idle child is still there, which gave a tenth at most. Not tried: to hand a child "
-    "several jobs at a time, as short jobs would wait behind a long one."
-)
 FIRST_WAKE = (
     "a wake is heard in the time of a blocking pop, and then one more trip leases the job: "
     "about 0.45 ms of 1.2 when nobody else is at work, most of it the script. Peers that are as "
@@ -127,7 +120,6 @@ TARGETS = (
         ("Dramatiq",),
         2,
         their_measure=r.TWO,
-        why=IN_CHILDREN,
     ),
     Target(
         "drain, 2 child processes beside 2 processes",

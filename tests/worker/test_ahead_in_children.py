@@ -71,6 +71,14 @@ def worker_with(queue: Queue, handle: Any, **options: Any) -> Worker:
     return worker_of(queue, handle, **options)
 
 
+def executor_of(worker: Worker) -> Processes:
+    assert worker._shared
+    wait_until(lambda: worker._shared and worker._shared.plain, "it to begin")
+    executor = worker._shared.plain
+    assert isinstance(executor, Processes)
+    return executor
+
+
 def add(queue: Queue, count: int, **options: Any) -> list[str]:
     ids = [str(number) for number in range(count)]
     for id in ids:
@@ -108,8 +116,9 @@ def test_every_answer_is_that_of_its_job(live_queue: Queue, most_ahead: list[int
 
 @pytest.mark.usefixtures("most_ahead")
 def test_what_waits_behind_a_long_run_is_run_by_others(
-    live_queue: Queue, log: Log, tmp_path: Path
+    live_queue: Queue, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("holdfast.worker.control.HOARD_SECONDS", NEVER)  # Not by the queue.
     done = tmp_path / "done"
 
     def handle(job: RunningJob) -> None:
@@ -137,6 +146,18 @@ def test_a_crash_costs_a_lapse_of_the_one_that_ran(live_queue: Queue, log: Log) 
     assert worker_with(live_queue, handle, concurrency=2).run(until_empty=True)
     assert Counter(log.lines()) == {id: 2 if int(id) % 40 == 20 else 1 for id in ids}
     assert live_queue.counts().failed == 0
+
+
+@pytest.mark.usefixtures("most_ahead")
+def test_what_waited_behind_a_crash_is_the_next(live_queue: Queue, log: Log) -> None:
+    def handle(job: RunningJob) -> None:
+        log.write(job.id)
+        if job.id == "20" and not job.lapses:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    ids = add(live_queue, 200)
+    assert worker_with(live_queue, handle).run(until_empty=True)
+    assert [id for id in log.lines() if id != "20"] == [id for id in ids if id != "20"]
 
 
 @pytest.mark.usefixtures("most_ahead")
@@ -169,8 +190,7 @@ def test_a_worker_that_leaves_gives_back_what_waits(
     worker = worker_with(live_queue, handle)
     with at_work(worker):
         wait_until(lambda: "60" in log.lines(), "it to be in the midst of it")
-        executor = worker._shared.plain  # type: ignore[union-attr]
-        assert isinstance(executor, Processes)
+        executor = executor_of(worker)
         assert executor.waiting()
         worker.ask_to_stop()
         wait_until(lambda: not executor.waiting(), "it to have taken back what waits")
@@ -267,6 +287,25 @@ def test_a_child_begins_nothing_whose_lease_is_over() -> None:
         assert (work.jobs[0].answer == GIVEN_BACK) == (not expected)
     for one in (ours, put):
         one.close()
+
+
+@pytest.mark.usefixtures("most_ahead")
+def test_who_is_given_many_hears_that_it_should_leave(live_queue: Queue, tmp_path: Path) -> None:
+    fewer = tmp_path / "fewer"
+
+    def handle(job: RunningJob) -> None:
+        if int(job.id) >= 100:
+            wait_until(fewer.exists, "to be fewer")
+
+    add(live_queue, 300)
+    worker = worker_with(live_queue, handle, concurrency=3)
+    with at_work(worker):
+        executor = executor_of(worker)
+        wait_until(lambda: executor.stuck_for() > 0.02, "all to take their time")
+        worker._shared.resize(1)  # type: ignore[union-attr]
+        fewer.touch()
+        wait_until(lambda: is_done(live_queue), "all to be done")
+        wait_until(lambda: len(executor._there) == 1, "two to have left")
 
 
 # ----------------------------------------------------------------------- tickets

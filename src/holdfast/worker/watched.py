@@ -142,7 +142,7 @@ class Child:
         if not self._lock.acquire(blocking=False):
             return []
         try:
-            return [work for _, work in self._take_unbegun()]
+            return self._take_unbegun()
         finally:
             self._lock.release()
             self.waiter.rouse()
@@ -152,19 +152,9 @@ class Child:
         unbegun, self._unbegun = self._unbegun, []
         return unbegun
 
-    def _take_unbegun(self) -> list[tuple[int, Run]]:
+    def _take_unbegun(self) -> list[Run]:
         count = self._tickets.take_back(len(self._given)) if self._given else 0
-        return [self._given.pop() for _ in range(count)][::-1]
-
-    def _take_what_waits(self) -> None:
-        """Take back what waits behind the first, which may not have begun either."""
-        with self._lock:
-            taken = self._take_unbegun()
-            if not self._given and taken:
-                number, work = taken.pop(0)
-                self._given.append((number, work))
-                self._tickets.give([number])
-            self._unbegun += [work for _, work in taken]
+        return [self._given.pop()[1] for _ in range(count)][::-1]
 
     # -------------------------------------------------------------------- attend
 
@@ -172,27 +162,34 @@ class Child:
         """Wait until something happens; return the runs that are over."""
         time.sleep(self._pace.worth(len(self._given) - 1))  # Then several are over at once.
         self.waiter.prepare()
-        if not self._given:
+        if (first := self._first()) is None:
             return []
         over: list[Run] = []
         try:
-            why = self._listen(over)
+            why = self._listen(first[1], over)
         except (OSError, frames.Garbled):
             why = "it broke the connection to the worker"
         if over:
             self._note(over)
-        if why is None and self._given:
-            why = self._look()
+        if why is None and (first := self._first()):
+            why = self._look(*first)
         if why is not None:
             over += self._bury(why)
         elif not self._given and self._is_worn():
             self.leave()
         return over
 
-    def _listen(self, over: list[Run]) -> str | None:
+    def _first(self) -> tuple[int, Run] | None:
+        """Return the run that runs. Others may take it back, if it has not begun."""
+        try:
+            return self._given[0]
+        except IndexError:
+            return None
+
+    def _listen(self, work: Run, over: list[Run]) -> str | None:
         """Wait, and hear what it says. Returns nothing to say when it has ended, else None."""
         hears = self._death or self._line
-        if self.waiter.wait(self._look_at() - time.monotonic(), hears):
+        if self.waiter.wait(self._look_at(work) - time.monotonic(), hears):
             if self._death:
                 return ""
             try:
@@ -204,9 +201,8 @@ class Child:
                     return ""
         return None
 
-    def _look_at(self) -> float:
+    def _look_at(self, work: Run) -> float:
         """Return when to look what time it is."""
-        work = self._given[0][1]
         look_at = min(self._over_at, self._kill_at)
         if self._kill_at == math.inf:
             look_at = min(look_at, max(job.lapses_at for job in work.jobs))
@@ -219,13 +215,13 @@ class Child:
     def _is_slow(self) -> bool:
         return time.monotonic() >= self._moved_at + SLOW_SECONDS
 
-    def _look(self) -> str | None:
+    def _look(self, number: int, work: Run) -> str | None:
         """See to the time of the run that runs; return why the child must be ended, if it must."""
-        number, work = self._given[0]
         now = time.monotonic()
         if len(self._given) > 1 and self._is_slow():
             self._pace.saw(now - self._moved_at)
-            self._take_what_waits()
+            with self._lock:
+                self._unbegun += self._take_unbegun()
         if now >= self._kill_at:
             return work.jobs[0].told or "its lease is over"
         most = self._limits.megabytes
@@ -264,17 +260,17 @@ class Child:
             end(work, each)
             self._pace.saw(each)
         self._moved_at = now
-        if self._given:
-            self._begin(self._given[0][1], now)
+        if first := self._first():
+            self._begin(first[1], now)
 
     # ---------------------------------------------------------------- what it says
 
     def _hear(self, over: list[Run]) -> None:
         """Do what handlers ask for while they run, and take their answers."""
         for message in self._line.ready():
-            if not self._given:
+            if (first := self._first()) is None:
                 raise frames.Garbled
-            work = self._given[0][1]
+            work = first[1]
             if isinstance(message, frames.Answers):
                 self._heed(work, message)
                 with self._lock:
@@ -328,7 +324,7 @@ class Child:
         self.alive = False
         how = self._nursery.end(self._pid)
         with self._lock:
-            self._unbegun += [work for _, work in self._take_unbegun()]
+            self._unbegun += self._take_unbegun()
             ran = [work for _, work in self._given]
             self._given.clear()
         if not ran and not self._jobs and self._unbegun:
