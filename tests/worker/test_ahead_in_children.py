@@ -57,9 +57,10 @@ def most_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     had: list[int] = []
     give = watched.Child.give
 
-    def note(child: watched.Child, works: Any) -> None:
-        give(child, works)
+    def note(child: watched.Child, works: Any) -> Any:
+        too_much = give(child, works)
         had.append(len(child._given))
+        return too_much
 
     monkeypatch.setattr(watched.Child, "give", note)
     yield had
@@ -236,12 +237,29 @@ def test_who_asks_hears_the_answer_and_not_what_waits(live_queue: Queue, log: Lo
     assert sorted(log.lines()) == sorted(ids)
 
 
-def test_no_child_has_more_to_carry_than_it_should(live_queue: Queue, log: Log) -> None:
-    payloads = [bytes([number]) * 300_000 for number in range(40)]
-    live_queue.add_many(payloads)
-    handle: Any = lambda job: log.write(f"{job.data[0]}:{len(job.data)}")  # noqa: E731
+@pytest.mark.parametrize("size", [300, 20_000, 300_000])
+def test_payloads_of_any_size_reach_their_handlers(live_queue: Queue, log: Log, size: int) -> None:
+    payloads = [bytes([number]) * size for number in range(40)]
+    live_queue.add_many([b"x", *payloads])
+
+    def handle(job: RunningJob) -> None:
+        log.write(f"{job.data[0]}:{len(job.data)}")
+
     assert worker_with(live_queue, handle).run(until_empty=True)
-    assert log.lines() == [f"{number}:300000" for number in range(40)]
+    assert log.lines()[1:] == [f"{number}:{size}" for number in range(40)]
+
+
+@pytest.mark.usefixtures("most_ahead")
+def test_what_waits_for_a_child_keeps_nobody_from_ending_it(live_queue: Queue, log: Log) -> None:
+    def handle(job: RunningJob) -> None:
+        log.write(job.id)
+        if job.id == "20" and not job.lapses:
+            time.sleep(NEVER)
+
+    for number in range(100):
+        live_queue.add(bytes(30_000), id=str(number), timeout=0.3)
+    assert worker_with(live_queue, handle).run(until_empty=True)
+    assert Counter(log.lines()) == {str(n): 2 if n == 20 else 1 for n in range(100)}
 
 
 def test_who_is_told_when_a_run_begins_is_told_before(live_queue: Queue, log: Log) -> None:

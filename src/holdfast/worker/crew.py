@@ -77,16 +77,15 @@ class Crew:
             elif self._may_leave():
                 return
 
-    def _also(self, most: int, most_bytes: int) -> list[Run]:
-        """Take what else waits, of those who take: so many runs at most, with so much to carry."""
+    def _also(self, most: int) -> list[Run]:
+        """Take what else waits: so many at most."""
         taken: list[Run] = []
         with suppress(Empty):
-            while len(taken) < most and most_bytes > 0:
+            while len(taken) < most:
                 if not self._calls.get_nowait():  # Somebody is to leave.
                     self._calls.put(False)
                     break
                 taken.append(self._works.popleft())
-                most_bytes -= sum(len(job.lease.data) for job in taken[-1].jobs)
         if taken:
             self._moved_at = time.monotonic()
         return taken

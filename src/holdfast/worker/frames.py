@@ -85,6 +85,12 @@ read_from_child = msgspec.msgpack.Decoder(FromChild).decode
 read_last_words = msgspec.msgpack.Decoder(Answers).decode
 
 
+def pack(message: object) -> bytes:
+    """Return a message as it is sent."""
+    packed = msgspec.msgpack.encode(message)
+    return _LENGTH.pack(len(packed)) + packed
+
+
 class Garbled(Exception):
     """Somebody else wrote into the line."""
 
@@ -100,12 +106,14 @@ class Line:
         self._received = bytearray()
         self._lock = threading.Lock()
 
-    def send(self, *messages: object) -> None:
-        """Send messages. Threads may, one after the other."""
-        packed = [msgspec.msgpack.encode(message) for message in messages]
-        framed = [part for one in packed for part in (_LENGTH.pack(len(one)), one)]
+    def send(self, message: object) -> None:
+        """Send a message. Threads may, one after the other."""
+        self.send_packed(pack(message))
+
+    def send_packed(self, packed: bytes) -> None:
+        """Send messages that are packed already."""
         with self._lock:
-            self._connection.sendall(b"".join(framed))
+            self._connection.sendall(packed)
 
     def read(self) -> object:
         """Wait for the next message; EOFError when the other side is gone."""

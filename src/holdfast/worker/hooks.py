@@ -46,4 +46,4 @@ class Hooks:
 
 def hear_of_beginnings(hooks: Iterable[Hooks]) -> bool:
     """Tell whether one of them wants to know when a handler is about to be called."""
-    return any(getattr(type(hook), "started", None) is not Hooks.started for hook in hooks)
+    return any(type(hook).started is not Hooks.started for hook in hooks)

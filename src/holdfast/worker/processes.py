@@ -26,8 +26,6 @@ log = logging.getLogger("holdfast")
 
 NO_CHILD_SECONDS: Final = 1.0
 """When no process can be started, a job goes back for so long."""
-MOST_BYTES: Final = 256 * 1024
-"""Of the payloads that a child is given at once, but for the last."""
 
 
 class Processes(Crew):
@@ -98,12 +96,12 @@ class Processes(Crew):
             return None
         self._children[slot] = child
         try:
-            child.give([work])
+            child.give([work])  # It takes one, however big.
             while child.is_busy():
                 self._over(child.attend())
                 self._put_back(child.unbegun())
-                some = self._also(min(child.room(), self._each()), MOST_BYTES)
-                child.give([work for work in some if self._is_wanted(work)])
+                some = self._also(min(child.room(), self._each()))
+                self._put_back(child.give([work for work in some if self._is_wanted(work)]))
         finally:
             del self._children[slot]
             if forsaken := child.forsake():  # Something unexpected.

@@ -14,14 +14,13 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from holdfast.errors import HoldfastError, ServerUnavailable
 from holdfast.worker import frames, trees
 from holdfast.worker.board import Board
-from holdfast.worker.hooks import hear_of_beginnings
 from holdfast.worker.nursery import Nursery
 from holdfast.worker.outcomes import Answer, ended, lapsed, timed_out
 from holdfast.worker.pace import Pace
@@ -41,7 +40,9 @@ AHEAD_SECONDS: Final = 0.005
 SLOW_SECONDS: Final = 0.01
 """When no run is over for so long, what waits behind it is taken back."""
 MOST_RUNS: Final = 100
-"""That a child has at a time."""
+"""That a child has at a time,"""
+MOST_BYTES: Final = 64 * 1024
+"""and what it need not have read of them."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,21 @@ class Limits:
     """After so many jobs it is replaced."""
     megabytes: int | None = None
     """A child that had more is replaced; one that has more while a job runs is killed."""
+    ahead: bool = True
+    """Whether short runs may wait in a child."""
 
 
 class RaisedInChild(Exception):
     """What a handler raised in a process of its own, as text."""
+
+
+class _Given(NamedTuple):
+    """A run that a child was given."""
+
+    number: int
+    work: Run
+    sent: int
+    """How much was sent to the child, up to here."""
 
 
 class Child:
@@ -74,13 +86,12 @@ class Child:
         self._death: trees.Death | None = None
         self._lock = threading.Lock()
         """Held while it is given runs, and while they are taken from it."""
-        self._given: deque[tuple[int, Run]] = deque()
-        """Runs with their numbers: the first one runs, the others wait behind it."""
+        self._given: deque[_Given] = deque()
+        """The first one runs, the others wait behind it."""
         self._unbegun: list[Run] = []
-        self._number = 0
+        self._number = self._sent = self._read = 0
         self._moved_at = self._over_at = self._kill_at = math.inf
         self._told = False
-        self._one_at_a_time = True
         self._pace = Pace(1, AHEAD_SECONDS)
         self._jobs = 0
         self._megabytes = 0.0
@@ -104,11 +115,11 @@ class Child:
     def room(self) -> int:
         """Return how many runs it should be given now."""
         has, most = len(self._given), min(self._pace.places(), MOST_RUNS)
-        if self._one_at_a_time:
+        if not self._limits.ahead:
             most = 1
         if self._limits.jobs is not None:
             most = min(most, self._limits.jobs - self._jobs)
-        # Seldom, and many; and none behind one that takes its time.
+        # Seldom, and many; none behind one that takes its time.
         if not self.alive or has > most // 2 or (has and self._is_slow()):
             return 0
         return max(0, most - has)
@@ -117,25 +128,32 @@ class Child:
         """Return how many have not begun."""
         return max(0, len(self._given) - 1)
 
-    def give(self, works: Sequence[Run]) -> None:
-        """Have these run, after what it has."""
-        if not works:
-            return
-        # After each its memory is looked at, before each it is told.
-        self._one_at_a_time = self._limits.megabytes is not None or hear_of_beginnings(
-            works[0].control.hooks
-        )
-        given = []
+    def give(self, works: Sequence[Run]) -> list[Run]:
+        """Have these run, after what it has; return those that are too much for it.
+
+        While it runs something it reads nothing, and what waits for it must not keep us waiting.
+        """
+        given: list[_Given] = []
+        packed: list[bytes] = []
         for work in works:
-            self._number = (self._number + 1) % NUMBERS
-            given.append((self._number, work))
-        if not self._given:
-            self._begin(works[0])
-        with self._lock, suppress(OSError):  # One who is gone is noticed when it is attended to.
-            self._given.extend(given)
-            # First the tickets: with one in hand it reads until it has what that is for.
-            self._tickets.give([number for number, _ in given])
-            self._line.send(*(_message(number, work) for number, work in given))
+            number = (self._number + 1) % NUMBERS
+            message = frames.pack(_message(number, work))
+            sent = self._sent + len(message)
+            if not self._given and not given:
+                self._begin(work)
+                self._read = sent  # It will have, before it runs this.
+            elif sent - self._read > MOST_BYTES:
+                break
+            self._number, self._sent = number, sent
+            given.append(_Given(number, work, sent))
+            packed.append(message)
+        if given:
+            with self._lock, suppress(OSError):  # Who is gone is noticed when it is attended to.
+                self._given.extend(given)
+                # First the tickets: with one in hand it reads until it has what that is for.
+                self._tickets.give([one.number for one in given])
+                self._line.send_packed(b"".join(packed))
+        return list(works[len(given) :])
 
     def take_back(self) -> list[Run]:
         """Return what it has not begun, and will not. For other threads too: it never waits."""
@@ -154,32 +172,33 @@ class Child:
 
     def _take_unbegun(self) -> list[Run]:
         count = self._tickets.take_back(len(self._given)) if self._given else 0
-        return [self._given.pop()[1] for _ in range(count)][::-1]
+        return [self._given.pop().work for _ in range(count)][::-1]
 
     # -------------------------------------------------------------------- attend
 
     def attend(self) -> list[Run]:
         """Wait until something happens; return the runs that are over."""
-        time.sleep(self._pace.worth(len(self._given) - 1))  # Then several are over at once.
+        if (seconds := self._pace.worth(self.waiting())) > 0:
+            time.sleep(seconds)  # Then several are over at once.
         self.waiter.prepare()
         if (first := self._first()) is None:
             return []
         over: list[Run] = []
         try:
-            why = self._listen(first[1], over)
+            why = self._listen(first.work, over)
         except (OSError, frames.Garbled):
             why = "it broke the connection to the worker"
         if over:
             self._note(over)
         if why is None and (first := self._first()):
-            why = self._look(*first)
+            why = self._look(first.number, first.work)
         if why is not None:
             over += self._bury(why)
         elif not self._given and self._is_worn():
             self.leave()
         return over
 
-    def _first(self) -> tuple[int, Run] | None:
+    def _first(self) -> _Given | None:
         """Return the run that runs. Others may take it back, if it has not begun."""
         try:
             return self._given[0]
@@ -261,7 +280,7 @@ class Child:
             self._pace.saw(each)
         self._moved_at = now
         if first := self._first():
-            self._begin(first[1], now)
+            self._begin(first.work, now)
 
     # ---------------------------------------------------------------- what it says
 
@@ -270,11 +289,12 @@ class Child:
         for message in self._line.ready():
             if (first := self._first()) is None:
                 raise frames.Garbled
-            work = first[1]
+            work = first.work
             if isinstance(message, frames.Answers):
                 self._heed(work, message)
                 with self._lock:
                     self._given.popleft()
+                self._read = max(self._read, first.sent)
                 over.append(work)
             elif isinstance(message, frames.Progress):
                 _job(work, message.number).progress(message.fraction, message.note)
@@ -325,7 +345,7 @@ class Child:
         how = self._nursery.end(self._pid)
         with self._lock:
             self._unbegun += self._take_unbegun()
-            ran = [work for _, work in self._given]
+            ran = [one.work for one in self._given]
             self._given.clear()
         if not ran and not self._jobs and self._unbegun:
             ran = [self._unbegun.pop(0)]  # It never lived: others might not either.
@@ -343,7 +363,7 @@ class Child:
     def forsake(self) -> list[Run]:
         """Return the runs that it still has, after something unexpected."""
         with self._lock:
-            runs = [work for _, work in self._given]
+            runs = [one.work for one in self._given]
             self._given.clear()
         return runs
 

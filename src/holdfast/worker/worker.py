@@ -19,7 +19,7 @@ from holdfast.worker.control import Control
 from holdfast.worker.executors import Loop, Threads
 from holdfast.worker.gauge import processors
 from holdfast.worker.handlers import ExecutorKind, Handlers
-from holdfast.worker.hooks import Hooks
+from holdfast.worker.hooks import Hooks, hear_of_beginnings
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
 from holdfast.worker.processes import Processes
@@ -97,7 +97,7 @@ class Worker:
             if not isinstance(hook, Hooks):
                 raise InvalidArgument(f"hooks must be Hooks, not {arguments.shown(hook)}")
         self._executor = executor
-        self._limits = _limits(executor, recycle_after, max_megabytes)
+        self._limits = _limits(executor, recycle_after, max_megabytes, self._hooks)
         self._handlers = Handlers(executor)
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
@@ -404,11 +404,15 @@ class Worker:
         }
 
 
-def _limits(executor: ExecutorKind, jobs: int | None, megabytes: int | None) -> Limits:
+def _limits(
+    executor: ExecutorKind, jobs: int | None, megabytes: int | None, hooks: Iterable[Hooks]
+) -> Limits:
     given = {"recycle_after": jobs, "max_megabytes": megabytes}
     for name, value in given.items():
         if value is not None:
             arguments.whole(name, value, 1, 2**31)
             if executor != "process":
                 raise InvalidArgument(f'{name} is for executor="process", not {executor!r}')
-    return Limits(jobs, megabytes)
+    # After each its memory is looked at, or before each somebody is told.
+    ahead = megabytes is None and not hear_of_beginnings(hooks)
+    return Limits(jobs, megabytes, ahead)
