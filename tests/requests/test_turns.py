@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
 from conftest import Clock
-from engine_support import ids, take
+from engine_support import command_calls, ids, take
 from holdfast import NewJob, Queue
 from request_support import fill, order, work_off
 
@@ -217,3 +218,21 @@ def test_starving_is_a_choice(queue: Queue) -> None:
     fill(queue.request("high", priority=99, limit=2), 100)
     fill(queue.request("low", priority=1), 3)
     assert letters(queue, 5) == "hhlll"
+
+
+def test_however_many_requests_a_call_meets_they_are_read_and_written_at_once(
+    queue: Queue, client: redis.Redis
+) -> None:
+    def commands_for(requests: int) -> dict[str, int]:
+        queue.delete()
+        for number in range(requests):
+            fill(queue.request(f"r{number}"), 2)  # The last of each, so turns are taken away.
+        done = queue.lease_many(requests, 60)
+        before = {name: command_calls(client, name) for name in names}
+        assert len(queue.lease_many(requests, 60, complete=done)) == requests
+        return {name: command_calls(client, name) - before[name] for name in names}
+
+    names = ("hmget", "hset", "hdel", "zadd", "zrem", "zrange")
+    few, many = commands_for(20), commands_for(60)
+    assert many.pop("zrange") - few.pop("zrange") == 40  # The next part of each is looked up.
+    assert many == few

@@ -39,14 +39,14 @@ if #sizes > 0 then enter(entry, kept, after_ms(claim_ms)) end
 if number == #sizes and not kept.sealed then
   if found then maintain(found, to_the_back, wanted) end
   if this.met then decide_met() end
-  local ids, ranks, new_turns = {}, {}, {}
-  if wanted > 0 and not this.paused then ids, ranks = take_best(wanted, false, new_turns) end
+  local ids, ranks = {}, {}
+  if wanted > 0 and not this.paused then ids, ranks = take_best(wanted, false) end
   if #ids > 0 then
     grant_all(ids, ranks, claim_token(reader, n), MAX_INSTANT)
     call('HSET', key.claims, claim_field(reader, n, number), cmsgpack.pack(ids))
     sizes[number + 1] = #ids
   end
-  settle_requests(new_turns)
+  settle_requests()
   local more = has_more()
   this.grantable = #ids > 0 and more
   local drained = #ids < wanted and not this.unpublished and (#ids == 0 or not more)

@@ -60,10 +60,10 @@ local completed = table.concat(flags)
 if found then maintain(found, ARGV[7] == '1', wanted) end
 if this.met then decide_met() end  -- Who has a free place now has a turn.
 
-local ids, ranks, payloads, wait_ms, new_turns = {}, {}, {}, 1000, {}
-if not this.paused then ids, ranks, payloads = take_best(wanted, failed, new_turns) end
+local ids, ranks, payloads, wait_ms = {}, {}, {}, 1000
+if not this.paused then ids, ranks, payloads = take_best(wanted, failed) end
 if #ids > 0 then grant_all(ids, ranks, token, after_ms(lease_ms)) end
-settle_requests(new_turns)
+settle_requests()
 if not this.paused then
   wait_ms = #ids > 0 and 0 or worth_asking_in()
   if not failed then this.grantable = #ids > 0 and has_more() end

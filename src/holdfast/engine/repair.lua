@@ -152,10 +152,9 @@ local function mend_request(request)
   elseif record.sealed == 1 and is_over and record.outcome == 0 then
     return did(request, 'ended, as it is over')
   end
-  local turn, said, turns = tonumber(call('ZSCORE', key.turns, request) or 0), record.turn, {}
-  record.turn = turn
-  set_turn(request, record, said > 0 and said % RANKS or nil, turns)
-  if #turns > 0 then call('ZADD', key.turns, unpack(turns)) end
+  local turn, said = tonumber(call('ZSCORE', key.turns, request) or 0), record.turn
+  record.turn, record.stood, record.number = turn, turn, said % RANKS
+  set_turn(request, record)
   if record.turn ~= turn or said ~= turn then did(request, 'turn mended') end
 end
 

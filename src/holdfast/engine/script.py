@@ -3,7 +3,7 @@
 The text is made anew for every call that the server runs, so whatever is in it costs, used or
 not. Hence a script carries only the shared functions that it reaches, and the names of
 keys, bounds and fields are filled in here: `key.ready` becomes `KEYS[1]`, `MAX_JOBS` becomes
-`1000`, `record.limit` becomes `record[3]`, `field.limit` becomes `3`.
+`1000`, `record.limit` becomes `record[6]`, `field.limit` becomes `6`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ BOUNDS: Final = {
     "RANKS": 2**46,  # of one priority
     "RECORD_FORMAT": f"'{RECORD_FORMAT}'",  # of a request, see replies.py
     "RECORD_BYTES": RECORD_BYTES,
+    "RECORD_NAMES": ", ".join(Record.__struct_fields__[:-1]),
+    "RECORD_SUM": " + ".join(Record.__struct_fields__[:-1]),
     "COMPLETED": ENDINGS.index("completed"),
     "FAILED": ENDINGS.index("failed"),
     "CANCELLED": ENDINGS.index("cancelled"),
@@ -58,8 +60,8 @@ BOUNDS: Final = {
 }
 """The numbers that Lua files speak of by name."""
 
-FIELDS: Final = tuple(Record.__struct_fields__)
-"""The fields of the record of a request, in their order."""
+FIELDS: Final = ("todo", "number", "stood", *Record.__struct_fields__)
+"""The fields of the record of a request, in their order: first what no record keeps."""
 
 SHARED: Final = (
     "prelude",
@@ -84,7 +86,7 @@ LAZY: Final = frozenset(
         *("maintain", "complete_each", "settle_met", "decide_met"),
         *("pop_by_turns", "pop_failed", "drop_ghosts", "leave_what_fits", "answer_again"),
         *("choose_each", "read_options", "standing", "publish_some", "tend_staging"),
-        *("number_turns",),
+        *("number_turns", "closer", "ender"),
     }
 )
 """Functions that most calls do not run: what only they need is made inside of them, when they do.

@@ -85,40 +85,68 @@ local function write_pairs(command, where, pairs_)
   end
 end
 
--- Decide what follows from what was counted since the last time: endings, and turns. numbers:
--- new ones for those who had their turn.
-local function decide_met(numbers)
-  local met, i, turns = this.met, 1, {}
-  while i <= #met.todo do
-    local owner = met.todo[i]
-    local record = met.records[owner]
-    met.is_todo[owner] = nil  -- It may be met again: the follow-up of another may be its job.
+local function is_over(record)
+  return record.sealed == 1 and record.outcome == 0
+    and record.done + record.failed + record.handled + record.cancelled >= record.total
+end
+
+-- What empties and ends a request: made where there is one, and once.
+local function closer()
+  return function(request, record)
+    if record.stopping > 0 then empty_request(request, record) end
+    if is_over(record) then end_request(request, record) end
+  end
+end
+
+-- Decide what follows from what was counted since the last time: endings, and turns.
+local function decide_met()
+  local met, todo, moved, gone = this.met, this.met.todo, {}, {}
+  local records, close, i, owner = met.records, nil, 1, todo[1]
+  while owner do
+    local record = records[owner]
     if record then
-      if record.stopping > 0 then empty_request(owner, record) end
-      if record.sealed == 1 and record.outcome == 0 and count_settled(record) >= record.total then
-        end_request(owner, record)
-        write_pairs('ZADD', key.turns, turns)  -- Its follow-up may take such a turn away again.
-        turns = {}
+      record.todo = false  -- It may be met again: the follow-up of another may be its job.
+      if record.stopping > 0 or is_over(record) then
+        close = close or closer()
+        close(owner, record)
       end
-      set_turn(owner, record, numbers and numbers[owner], turns)
+      set_turn(owner, record)
+      if record.turn ~= record.stood then moved[#moved + 1] = owner end
     else
-      call('ZREM', key.turns, owner)
+      gone[#gone + 1] = owner
     end
     i = i + 1
+    owner = todo[i]
   end
-  met.todo, met.is_todo = {}, {}
+  met.todo = {}
+  -- Written when all is decided, as one may get a turn and then lose it.
+  local turns, n = {}, 0
+  for j = 1, #moved do
+    owner = moved[j]
+    local record = records[owner]
+    local rank = record.turn
+    if rank == 0 then
+      gone[#gone + 1] = owner
+    elseif rank ~= record.stood then
+      turns[n + 1], turns[n + 2] = rank, owner
+      n = n + 2
+    end
+    record.stood = rank
+  end
+  for first = 1, #gone, MAX_JOBS do
+    call('ZREM', key.turns, unpack(gone, first, math.min(first + MAX_JOBS - 1, #gone)))
+  end
   write_pairs('ZADD', key.turns, turns)
 end
 
 -- Decide, and write the records that this call has met.
-local function settle_met(numbers)
-  decide_met(numbers)
-  local packed = {}
-  for _, owner in ipairs(this.met.names) do
-    local record = this.met.records[owner]
+local function settle_met()
+  decide_met()
+  local packed, n = {}, 0
+  for owner, record in pairs(this.met.records) do
     if record and (record.group == 0 or record.total > 0) then
-      packed[#packed + 1] = owner
-      packed[#packed + 1] = pack_request(record)
+      packed[n + 1], packed[n + 2] = owner, pack_request(record)
+      n = n + 2
     else
       if not is_follow_up(owner) then call('HDEL', key.requests, owner, owner .. '/end') end
       call('ZREM', key.terms, owner)
@@ -127,8 +155,8 @@ local function settle_met(numbers)
   write_pairs('HSET', key.requests, packed)
 end
 
-local function settle_requests(numbers)
-  if this.met then settle_met(numbers) end
+local function settle_requests()
+  if this.met then settle_met() end
 end
 
 -- ended -> forgotten: first what is kept of its parts.
@@ -154,9 +182,9 @@ end
 local function tend()
   this.budget = this.budget or MAX_JOBS
   local due = call('ZRANGE', key.terms, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, this.budget)
-  look_up(due)
-  for _, request in ipairs(due) do
-    local record = this.budget > 0 and request_of(request)
+  local packed = look_up(due)
+  for i, request in ipairs(due) do
+    local record = this.budget > 0 and request_of(request, packed[i])
     if record then
       this.budget = this.budget - 1
       if record.outcome > 0 then

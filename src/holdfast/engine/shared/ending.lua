@@ -45,60 +45,77 @@ local function end_job(id, facts, outcome, result)
 end
 
 -- Read the facts of many jobs; those that are alike once. They are not to be changed. Looks up
--- the requests that they name.
+-- the requests that they name. Returns facts, and records as they are kept, by the bytes of the
+-- facts.
 local function read_alike(found)
-  local known, owners, seen = {}, {}, {}
+  local known, kept, owners, alike = {}, {}, {}, {}
   for i = 1, #found do
     local packed = found[i]
     if not known[packed] then
       local facts = read_facts(packed)
       local owner = facts.request or facts.group
       known[packed] = facts
-      if owner and not seen[owner] then
-        seen[owner] = true
-        owners[#owners + 1] = owner
+      if owner then
+        local at = #owners + 1
+        owners[at], alike[at] = owner, packed
       end
     end
   end
-  look_up(owners)
-  return known
+  local packed = look_up(owners)
+  for i = 1, #packed do kept[alike[i]] = packed[i] end
+  return known, kept
+end
+
+-- What ends a job of which more is known than that it is done: made where there is one, and once.
+local function ender()
+  return end_job
 end
 
 -- The same as complete, one by one, as each may have facts, a successor, a request.
 local function complete_each(ids, numbers, flags, results, out, all_leased)
-  local completed, cancelled, gone = {}, {}, {}
+  local completed, cancelled, gone, n, m, now = {}, {}, {}, 0, 0, this.now
   local found = call('HMGET', key.facts, unpack(ids))
-  local known = read_alike(found)
-  for i, id in ipairs(ids) do
-    local facts, number = known[found[i]], numbers[i]
-    local owner = facts.request or facts.group
-    local record = owner and request_of(owner)
-    if record and not out[id] and (all_leased or not unpark(id, facts)) then
-      record.running, record.last_at = record.running - 1, this.now
+  local known, kept = read_alike(found)
+  local whose, is_easy, finish_job = {}, {}, nil
+  for i = 1, #ids do
+    local id, packed, number = ids[i], found[i], numbers[i]
+    local facts, record = known[packed], whose[packed]
+    if record == nil then
+      local owner = facts.request or facts.group
+      record = owner and request_of(owner, kept[packed]) or false
+      whose[packed] = record
+      is_easy[packed] = not (facts.cancelled or facts.result_for_ms or facts.remember_for_ms
+        or this.has_next or facts.group or facts.failed_at)
     end
-    if facts.cancelled or record and is_cancelled(facts) then
-      flags[number] = '0'
-      cancelled[#cancelled + 1] = id
-      end_job(id, facts, 'cancelled')
+    if record and not out[id] and (all_leased or not unpark(id, facts)) then
+      record.running, record.last_at = record.running - 1, now
+    end
+    if is_easy[packed] and not (record and (record.stopping > 0 or results[number])) then
+      n, m = n + 1, m + 1
+      gone[n], completed[m] = id, id
+      if record then record.done = record.done + 1 end
     else
-      completed[#completed + 1] = id
-      if facts.result_for_ms or facts.remember_for_ms or this.has_next or facts.group
-        or facts.request and (results[number] or facts.failed_at) then
-        -- A failure that is dealt with is a failure to who waits for the result.
-        end_job(id, facts, facts.failed_at and 'failed' or 'completed', results[number])
+      finish_job = finish_job or ender()
+      if facts.cancelled
+        or record and record.stopping > 0 and facts.request and not facts.failed_at then
+        flags[number] = '0'
+        cancelled[#cancelled + 1] = id
+        finish_job(id, facts, 'cancelled')
       else
-        gone[#gone + 1] = id
-        if record then record.done = record.done + 1 end
+        m = m + 1
+        completed[m] = id
+        -- A failure that is dealt with is a failure to who waits for the result.
+        finish_job(id, facts, facts.failed_at and 'failed' or 'completed', results[number])
       end
     end
   end
-  if #gone > 0 then
+  if n > 0 then
     call('HDEL', key.jobs, unpack(gone))
     call('HDEL', key.facts, unpack(gone))
   end
   tell('completed', completed)
   tell('cancelled', cancelled)
-  return #completed > 0
+  return m > 0
 end
 
 -- leased (or waiting again after a reclaim) -> gone, or its ending remembered.

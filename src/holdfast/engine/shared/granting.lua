@@ -2,7 +2,7 @@
 
 -- One more job of this owner runs, or one less. Returns whether there was a place.
 local function take_place(record, by, failed)
-  if by > 0 and not has_free_place(record) then return false end
+  if by > 0 and record.limit >= 0 and record.running >= record.limit then return false end
   record.running = record.running + by
   if failed then record.failed = record.failed - by else record.parked = record.parked - by end
   if by > 0 and record.first_at == 0 then record.first_at = this.now end
@@ -10,16 +10,16 @@ local function take_place(record, by, failed)
 end
 
 -- Leave those that fit into one reply; the others go back to where they were.
-local function leave_what_fits(ids, ranks, owners, failed)
+local function leave_what_fits(ids, ranks, whose, failed)
   local bytes = 0
   for i = 1, #ids do
-    local id, owner = ids[i], owners[i]
+    local id, record = ids[i], whose[i]
     bytes = bytes + call('HSTRLEN', key.jobs, id)
     if i > 1 and bytes > MAX_BYTES then
-      if owner then take_place(request_of(owner), -1, failed) end
+      if record then take_place(record, -1, failed) end
       if failed then
         call('ZADD', key.failed, this.now, id)
-      elseif owner then
+      elseif record then
         call('ZADD', key.parked, 0, parked_member(id, facts_of(id)))
       else
         call('ZADD', key.ready, ranks[i], id)
@@ -31,18 +31,17 @@ end
 
 -- An id without a payload is not a job: it is dropped where we meet it, and does not hide
 -- the jobs behind it. Returns how many.
-local function drop_ghosts(ids, ranks, owners, payloads)
+local function drop_ghosts(ids, ranks, whose, payloads)
   local kept, n = 0, #ids
   for i = 1, n do
-    local id, owner = ids[i], owners[i]
-    ids[i], owners[i] = nil, nil
+    local id, record = ids[i], whose[i]
+    ids[i] = nil
     if payloads[i] then
       kept = kept + 1
-      ids[kept], ranks[kept], owners[kept], payloads[kept] = id, ranks[i], owner, payloads[i]
+      ids[kept], ranks[kept], payloads[kept] = id, ranks[i], payloads[i]
     else
       call('HDEL', key.holds, id)
-      if owner then
-        local record = request_of(owner)
+      if record then
         record.running = record.running - 1
         end_job(id, facts_of(id), 'cancelled')
       else
@@ -57,7 +56,7 @@ end
 -- Failed jobs, the longest due first, with ranks that tell their priorities. Those of a request
 -- that has no free place are looked at again in a second.
 local function pop_failed(wanted)
-  local ids, ranks, owners = {}, {}, {}
+  local ids, ranks, whose = {}, {}, {}
   local due = call('ZRANGE', key.failed, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, wanted)
   for _, id in ipairs(due) do
     local facts = facts_of(id)
@@ -67,12 +66,12 @@ local function pop_failed(wanted)
       call('ZADD', key.failed, after_ms(1000), id)
     else
       local at = #ids + 1
-      ids[at], owners[at] = id, record and owner
+      ids[at], whose[at] = id, record
       ranks[at] = string.format('%d', rank_of(facts.priority or 50, 0))
       call('ZREM', key.failed, id)
     end
   end
-  return ids, ranks, owners
+  return ids, ranks, whose
 end
 
 local function pop_ready(wanted)
@@ -87,9 +86,10 @@ end
 local function pop_by_turns(wanted)
   local ready = call('ZRANGE', key.ready, 0, wanted - 1, 'WITHSCORES')
   local turns = call('ZRANGE', key.turns, 0, wanted - 1, 'WITHSCORES')
-  local owners, at = {}, {}
+  -- Each is known by its number in `owners`, and has a rank in `at`.
+  local owners, at, records = {}, {}, {}
   -- Who has a turn, by how far below the highest priority, in order; `best` has all before it
-  -- empty. Each is known by its number in `owners`, and has a rank in `at`.
+  -- empty.
   local lines, best = {}, MAX_PRIORITY + 1
   local function line_up(turn, above, rank)
     local line = lines[above]
@@ -97,8 +97,8 @@ local function pop_by_turns(wanted)
       line = {head = 1, last = 0}
       lines[above] = line
     end
-    line.last = line.last + 1
-    line[line.last], at[turn] = turn, rank
+    local last = line.last + 1
+    line.last, line[last], at[turn] = last, turn, rank
     if above < best then best = above end
   end
   for turn = 1, #turns / 2 do
@@ -106,64 +106,79 @@ local function pop_by_turns(wanted)
     owners[turn] = turns[2 * turn - 1]
     line_up(turn, math.floor(rank / RANKS), rank)
   end
-  look_up(owners)
+  local packed = look_up(owners)
 
   -- The next part of an owner. Looks up as many as it may be asked for.
-  local waiting, passed = {}, {}
-  local function next_of(turn, record, n)
-    local found, before = waiting[turn], passed[turn] or 0
-    if not found or before >= found.last then
-      found = parked_of(owners[turn], record, before, n)
-      found.given, found.last = before, before + #found
-      waiting[turn] = found
+  local waiting, places, passed = {}, {}, {}
+  local function next_of(turn, n)
+    local found = waiting[turn]
+    local member = found and found[places[turn]]
+    if not member then
+      passed[turn] = found and passed[turn] + #found or 0
+      found = parked_of(owners[turn], records[turn], passed[turn], n)
+      waiting[turn], places[turn], member = found, 1, found[1]
     end
-    return found[before - found.given + 1]
+    return member
   end
 
-  local ids, ranks, owned, members, plain, given = {}, {}, {}, {}, 0, 0
-  while #ids < wanted do
-    while best <= MAX_PRIORITY and not (lines[best] and lines[best].head <= lines[best].last) do
-      best = best + 1
-    end
-    local line, above = lines[best], best
+  local ids, ranks, whose, members, taken, plain = {}, {}, {}, {}, 0, 0
+  local id, rank, texts = ready[1], tonumber(ready[2]), {}
+  while taken < wanted do
+    local line = lines[best]
     local turn = line and line[line.head]
-    local id, rank = ready[2 * plain + 1], tonumber(ready[2 * plain + 2])
+    while not turn and best <= MAX_PRIORITY do
+      best = best + 1
+      line = lines[best]
+      turn = line and line[line.head]
+    end
     if id and not (turn and at[turn] < rank) then
-      plain = plain + 1
-      ids[#ids + 1], ranks[#ids + 1] = id, ready[2 * plain]
+      plain, taken = plain + 1, taken + 1
+      ids[taken], ranks[taken] = id, ready[2 * plain]
+      id, rank = ready[2 * plain + 1], tonumber(ready[2 * plain + 2])
     elseif turn then
-      local owner, n, taken = owners[turn], wanted - #ids, 0
-      line.head = line.head + 1
-      local record, alone = request_of(owner), line.head > line.last
-      -- As many as it may give before somebody else has the turn.
-      local run = alone and record and record.group == 0
-      if id and rank < (best + 1) * RANKS then run = false end
-      local most = run and n or 1
-      local share = alone and n or math.ceil(n / (line.last - line.head + 2))
-      while record and taken < most do
-        local member = next_of(turn, record, share)
-        if not member or not take_place(record, 1, false) then break end
-        taken, given, passed[turn] = taken + 1, given + 1, (passed[turn] or 0) + 1
-        local text
-        if record.group == 0 then
-          text = rank_text(member, #owner)
-        else
-          local _, its_rank = read_parked(member)
-          text = string.format('%d', its_rank)  -- It may leave the group while it runs.
-        end
-        ids[#ids + 1], ranks[#ids + 1] = string.sub(member, #owner + 30), text
-        owned[#ids], members[given] = owner, member
+      local head, owner, record = line.head + 1, owners[turn], records[turn]
+      line.head = head
+      if record == nil then
+        record = request_of(owner, packed[turn])
+        records[turn] = record
       end
-      if taken > 0 then
+      local before, length, behind = taken, #owner, line.last - head + 1
+      local grouped, limit = record and record.group == 1, record and record.limit
+      -- As many as it may give before somebody else has the turn.
+      local alone = behind == 0 and not grouped and not (id and rank < (best + 1) * RANKS)
+      local most = not record and 0 or alone and wanted or taken + 1
+      while taken < most do
+        local found, running = waiting[turn], record.running
+        local member = found and found[places[turn]]
+          or next_of(turn, math.ceil((wanted - before) / (behind + 1)))
+        if not member or limit >= 0 and running >= limit then break end
+        record.running, record.parked = running + 1, record.parked - 1
+        taken, places[turn] = taken + 1, places[turn] + 1
+        -- The rank as it stands in a hold. Of the place of a part its facts tell, so this is its
+        -- priority; a job of a group may leave that while it runs.
+        local above = not grouped and string.sub(member, length + 4, length + 5)
+        local text = texts[above]
+        if not text then
+          local _, its_rank = read_parked(member)
+          if above then its_rank = its_rank - its_rank % RANKS end
+          text = string.format('%d', its_rank)
+          if above then texts[above] = text end
+        end
+        ids[taken], ranks[taken] = string.sub(member, length + 30), text
+        whose[taken], members[taken - plain] = record, member
+      end
+      if taken > before then
+        if record.first_at == 0 then record.first_at = this.now end
+        local above = best
         -- The jobs of a group have priorities of their own.
-        local following = record.group == 1 and next_of(turn, record, 1)
+        local following = grouped and next_of(turn, 1)
         if following then
           local _, its_rank = read_parked(following)
           above = math.floor(its_rank / RANKS)
         end
         line_up(turn, above, above * RANKS + RANKS - 1)
       elseif record and record.turn == 0 then
-        record.turn = at[turn]  -- It has nothing to give, so this is taken away.
+        record.turn, record.stood = at[turn], at[turn]  -- It gives nothing, so it is taken away.
       end
     else
       break
@@ -171,32 +186,34 @@ local function pop_by_turns(wanted)
   end
 
   if plain > 0 then
-    local taken = {}
-    for i = 1, plain do taken[i] = ready[2 * i - 1] end
-    call('ZREM', key.ready, unpack(taken))
+    local taken_ids = {}
+    for i = 1, plain do taken_ids[i] = ready[2 * i - 1] end
+    call('ZREM', key.ready, unpack(taken_ids))
   end
-  if given > 0 then call('ZREM', key.parked, unpack(members)) end
-  return ids, ranks, owned
+  if taken > plain then call('ZREM', key.parked, unpack(members)) end
+  return ids, ranks, whose
 end
 
 -- A new number for each owner that gives something of this; who gives nothing has its turn still.
-local function number_turns(ids, owners, new_turns)
-  local given, last = 0, {}
-  for i = 1, #ids do
-    if owners[i] then
-      given = given + 1
-      last[owners[i]] = given
+local function number_turns(n, whose)
+  local parts = 0
+  for i = 1, n do
+    if whose[i] then parts = parts + 1 end
+  end
+  if parts == 0 then return end
+  redis.pcall('HINCRBY', key.meta, 'requeued', parts)
+  local number = take_numbers(parts)
+  for i = 1, n do
+    local record = whose[i]
+    if record then
+      number = number + 1
+      record.number = number
     end
   end
-  if given == 0 then return end
-  redis.pcall('HINCRBY', key.meta, 'requeued', given)
-  local number = take_numbers(given)
-  for owner, n in pairs(last) do new_turns[owner] = number + n end
 end
 
--- Take the best, or failed jobs: ids, ranks, payloads. new_turns gets the number of the next turn of
--- each owner that gave something.
-local function take_best(wanted, failed, new_turns)
+-- Take the best, or failed jobs: ids, ranks, payloads. Who gave something gets a new turn.
+local function take_best(wanted, failed)
   local ghosts, pop = 0, pop_ready
   if failed then
     pop = pop_failed
@@ -204,13 +221,13 @@ local function take_best(wanted, failed, new_turns)
     pop = pop_by_turns
   end
   while true do
-    local ids, ranks, owners = pop(wanted)
+    local ids, ranks, whose = pop(wanted)
     if #ids == 0 then return ids, ranks, {} end
-    if #ids * this.largest > MAX_BYTES then leave_what_fits(ids, ranks, owners, failed) end
-    if pop == pop_by_turns then number_turns(ids, owners, new_turns) end
+    if #ids * this.largest > MAX_BYTES then leave_what_fits(ids, ranks, whose, failed) end
+    if pop == pop_by_turns then number_turns(#ids, whose) end
     local payloads, sound = call('HMGET', key.jobs, unpack(ids)), true
     for i = 1, #ids do sound = sound and payloads[i] end
-    if not sound then ghosts = ghosts + drop_ghosts(ids, ranks, owners, payloads) end
+    if not sound then ghosts = ghosts + drop_ghosts(ids, ranks, whose, payloads) end
     if #ids > 0 or ghosts >= MAX_JOBS then return ids, ranks, payloads end
   end
 end

@@ -10,46 +10,48 @@
 -- A record is a list of numbers and, last, why it failed; `record.<field>` is filled in by
 -- script.py, in the order of `Record` in replies.py. It is read once per call, counted in, and
 -- written by settle_requests: as doubles, which costs half of what msgpack does. The follow-up
--- of a request stands beside its record, as '<request>/end'.
+-- of a request stands beside its record, as '<request>/end'. Before the numbers stands what is
+-- known in this call only:
+--     todo    whether something is to be decided about it
+--     number  of its next turn, 0 for none
+--     stood   its rank in `turns` before what this call decides; `turn` is the one it shall have
 
 local function read_request(packed)
   if not packed or #packed < RECORD_BYTES then return false end
-  local record, sum = {struct.unpack(RECORD_FORMAT, packed)}, 0
-  for i = 1, field.turn do sum = sum + record[i] end
+  local RECORD_NAMES = struct.unpack(RECORD_FORMAT, packed)
+  local record, sum = {false, 0, turn, RECORD_NAMES, ''}, RECORD_SUM
   -- Whoever wrote there, the queue must go on.
-  local priority = record.priority
   if not (sum >= 0 and sum % 1 == 0 and sum < 16 * MAX_INSTANT) then
-    for i = 1, field.turn do
+    for i = field.group, field.turn do
       local number = record[i]
       local sound = number >= -1 and number % 1 == 0 and number <= MAX_INSTANT
       if not sound then record[i] = i == field.limit and -1 or 0 end
     end
+    record.stood = record.turn
   end
   if not (priority >= 0 and priority <= MAX_PRIORITY) then record.priority = 50 end
-  record.reason = string.sub(packed, RECORD_BYTES + 1)
+  if #packed > RECORD_BYTES then record.reason = string.sub(packed, RECORD_BYTES + 1) end
   return record
 end
 
 local function pack_request(record)
-  local numbers = struct.pack(RECORD_FORMAT, unpack(record, 1, field.turn))
+  local numbers = struct.pack(RECORD_FORMAT, unpack(record, field.group, field.turn))
   return record.reason == '' and numbers or numbers .. record.reason
 end
 
 -- Those that this call has met, and those of them about which something is to be decided.
 local function met_requests()
-  if not this.met then
-    this.met = {names = {}, records = {}, todo = {}, is_todo = {}, packed = {}}
-  end
+  if not this.met then this.met = {records = {}, todo = {}} end
   return this.met
 end
 
--- Look up many at once, as one by one costs five times as much.
+-- Look up many at once, as one by one costs five times as much. Returns what request_of takes.
 local function look_up(owners)
-  if #owners < 2 then return end
-  local packed = met_requests().packed
-  for i, found in ipairs(call('HMGET', key.requests, unpack(owners))) do
-    packed[owners[i]] = found
+  local records, unknown = met_requests().records, 0
+  for i = 1, #owners do
+    if records[owners[i]] == nil then unknown = unknown + 1 end
   end
+  return unknown > 1 and call('HMGET', key.requests, unpack(owners)) or {}
 end
 
 -- What ends in '/end' is the name of a follow-up, and not of a record.
@@ -62,19 +64,20 @@ local function owner_name(text)
   return text
 end
 
--- The record of an owner, false where there is none. Whoever asks for it may change it.
-local function request_of(owner)
+-- The record of an owner, false where there is none. Whoever asks for it may change it. packed: as
+-- it was looked up, or nil.
+local function request_of(owner, packed)
   local met = this.met or met_requests()
   local record = met.records[owner]
   if record == nil then
     record = not is_follow_up(owner)
-      and read_request(met.packed[owner] or call('HGET', key.requests, owner))
+      and read_request(packed or call('HGET', key.requests, owner))
     this.has_requests = this.has_requests or record ~= false
     met.records[owner] = record
-    met.names[#met.names + 1] = owner
+    if not record then met.todo[#met.todo + 1] = owner end
   end
-  if not met.is_todo[owner] then
-    met.is_todo[owner] = true
+  if record and not record.todo then
+    record.todo = true
     met.todo[#met.todo + 1] = owner
   end
   return record
@@ -84,12 +87,12 @@ end
 local function new_request(owner)
   request_of(owner)
   this.has_requests = true
-  local record = {}
-  for i = 1, field.turn do record[i] = 0 end
+  local record = {false, 0, 0}
+  for i = field.group, field.turn do record[i] = 0 end
   record.reason = ''
   record.opened_at, record.limit, record.priority = this.now, -1, 50
   this.met.records[owner] = record
-  return record
+  return request_of(owner)
 end
 
 -- Count a job in or out of one of the counters of its owner. Returns the record, if any.
@@ -159,8 +162,8 @@ end
 -- Up to n of the jobs of an owner that wait in `parked`, in their order.
 local function parked_of(owner, record, first, n)
   local from = parked_prefix(owner)
-  local found = call('ZRANGE', key.parked, '[' .. from, '+', 'BYLEX', 'LIMIT', first,
-    math.max(0, math.min(n, record.parked)))
+  if record.parked < n then n = math.max(record.parked, 0) end
+  local found = call('ZRANGE', key.parked, '[' .. from, '+', 'BYLEX', 'LIMIT', first, n)
   -- Where the record is wrong there are those of others behind.
   local last = found[#found]
   while last and string.sub(last, 1, #from) ~= from do
@@ -173,20 +176,6 @@ end
 local function count_parked(owner)
   local from = parked_prefix(owner)
   return call('ZLEXCOUNT', key.parked, '[' .. from, '(' .. from .. ':')
-end
-
--- The rank that a member tells, as the text that stands in a hold. Of the place of such a job
--- its facts tell, so this is its priority.
-local function rank_text(member, length)
-  local above = string.sub(member, length + 4, length + 5)
-  local ranks = this.rank_texts or {}
-  this.rank_texts = ranks
-  local text = ranks[above]
-  if not text then
-    text = string.format('%d', (tonumber(above) or 0) * RANKS)
-    ranks[above] = text
-  end
-  return text
 end
 
 -- -> parked
@@ -230,21 +219,18 @@ local function join(facts, n)
   record.total, record.limit = record.total + n, limit or record.limit
 end
 
-local function has_free_place(record)
-  return record.limit < 0 or record.running < record.limit
-end
-
 -- Does a part wait for which there is a place?
 local function has_turn(record)
-  return record.parked > 0 and record.outcome + record.stopping == 0 and has_free_place(record)
+  local limit = record.limit
+  return record.parked > 0 and record.outcome + record.stopping == 0
+    and (limit < 0 or record.running < limit)
 end
 
 -- A turn where there is a free place and a part that waits, and only there. `record.turn` is its
--- rank, or 0; number: a new number for it, or nil; turns: what is to be written.
-local function set_turn(owner, record, number, turns)
-  local rank = record.turn
+-- rank, or 0; decide_met writes it.
+local function set_turn(owner, record)
+  local rank, number = record.turn, record.number
   if not has_turn(record) then
-    if rank > 0 then call('ZREM', key.turns, owner) end
     record.turn = 0
     return
   end
@@ -254,15 +240,11 @@ local function set_turn(owner, record, number, turns)
     local _, its_rank = read_parked(parked_of(owner, record, 0, 1)[1] or '')
     above = math.floor(its_rank / RANKS)
   end
-  if not number and rank > 0 then number = rank % RANKS end
-  if not number then
+  if number == 0 and rank > 0 then number = rank % RANKS end
+  if number == 0 then
     redis.pcall('HINCRBY', key.meta, 'requeued', 1)
     number = take_numbers(1) + 1
   end
   record.turn = above * RANKS + number
-  if record.turn ~= rank then
-    turns[#turns + 1] = record.turn
-    turns[#turns + 1] = owner
-  end
   this.grantable = true
 end
