@@ -140,6 +140,22 @@ def test_what_was_claimed_ahead_goes_back_when_the_stream_stops(
     assert live_queue.audit() == []
 
 
+def test_it_goes_back_too_when_the_stream_ends_while_it_waits_for_it(
+    live_queue: Queue, open_claims: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = one_ahead(live_queue, open_claims)
+
+    def end(_: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ahead.Ahead, "ask", end)
+        with pytest.raises(SystemExit):
+            claims.after(1, 10)
+    claims.stop()
+    held(live_queue, 10, 30)
+
+
 def test_what_was_claimed_ahead_of_a_kill_is_found_again(
     live_queue: Queue, open_claims: Open
 ) -> None:

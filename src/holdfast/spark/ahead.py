@@ -54,5 +54,5 @@ class Ahead:
             if not self._asked.wait(AHEAD_SECONDS):
                 self._reader.give_back(self._n)
                 self.is_given_back = True
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - who asks is told
             self._error = error

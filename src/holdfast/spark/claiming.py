@@ -50,6 +50,7 @@ class Claiming:
         self._claims: dict[int, Claim] = {}
         self._budget: int | None = None
         self._ahead: Ahead | None = None
+        self._untold: int | None = None
         self._asked_at = -math.inf
         self._stopped = threading.Event()
         threading.Thread(target=self._keep, name=f"claims of {options.reader}", daemon=True).start()
@@ -94,6 +95,7 @@ class Claiming:
             self._leave_when_orphaned()
             self._ahead = Ahead(self._reader, start + 1, self._next, more, self._options.claim_for)
             self._is_settled(start)
+        self._untold = None
         return n
 
     def _unheard_of(self, start: int) -> int | None:
@@ -124,6 +126,7 @@ class Claiming:
     def _taken(self, claim: Claim) -> int:
         self._next = claim.n + 1
         self._claims[claim.n] = claim
+        self._untold = claim.n
         if self._budget is not None:
             self._budget -= claim.jobs
         return claim.n
@@ -139,8 +142,13 @@ class Claiming:
         """Wait for what is done meanwhile; raises what went wrong with it."""
         if self._ahead is None:
             return
-        ahead, self._ahead = self._ahead, None
-        claim = ahead.ask()
+        ahead = self._ahead
+        try:
+            claim = ahead.ask()
+        except HoldfastError:
+            self._ahead = None  # It is told once.
+            raise
+        self._ahead = None
         if claim:
             self._taken(claim)
             if ahead.is_given_back and self._budget is not None:
@@ -165,13 +173,10 @@ class Claiming:
         What it has heard of stays open: the stream may be started again.
         """
         self._stopped.set()
-        if self._ahead is None:
-            return
-        ahead, self._ahead = self._ahead, None
         try:
-            claim = ahead.ask()
-            if claim:
-                self._reader.give_back(claim.n)
+            self._catch_up()
+            if self._untold is not None:
+                self._reader.give_back(self._untold)
         except HoldfastError as error:
             log.warning("reader %r: %s", self._options.reader, error)
 
