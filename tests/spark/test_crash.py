@@ -25,10 +25,12 @@ Act: TypeAlias = Callable[[str], Scene]
 ROUNDS = range(int(os.environ.get("HOLDFAST_SPARK_ROUNDS", "1")))
 
 # In the second of three batches, each of which has two chunks: which call of which script, and
-# whether before or after the server has it.
+# whether before or after the server has it. The third is claimed ahead.
 POINTS: dict[str, Deadly] = {
     "in the middle of a claim": ("claim", 3, "after"),
     "after the claim": ("claim", 4, "after"),
+    "in the middle of a claim ahead": ("claim", 5, "after"),
+    "after a claim ahead": ("claim", 6, "after"),
     "in the read": ("read_claim", 3, "after"),
     "at the end of the read": ("read_claim", 4, "after"),
     "after the sink's commit, before the source settles": ("settle_claims", 3, "before"),

@@ -184,6 +184,21 @@ def test_a_stream_goes_on_after_its_source_process_was_killed(
     assert live_queue.counts().leased == 0
 
 
+def test_a_stream_that_is_stopped_holds_one_batch_at_most(
+    live_queue: Queue, start: Start, written: Callable[..., list[int]]
+) -> None:
+    live_queue.add_many(numbers(3000))
+    query = start(maxJobsPerTrigger="100")
+    wait_until(lambda: live_queue.counts().leased == 200, "a claim ahead")
+    query.stop()
+    wait_until(lambda: live_queue.counts().leased <= 100, "its return")
+    assert all(job.lapses == 0 for job in live_queue.peek(1000))
+    again = start(maxJobsPerTrigger="1000", now=True)
+    assert again.awaitTermination(300)
+    assert written() == list(range(3000))
+    assert live_queue.counts().leased == 0
+
+
 def test_from_queue_to_queue(
     spark: SparkSession,
     options: Options,

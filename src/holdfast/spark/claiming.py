@@ -3,17 +3,23 @@
 Offset n names claim n: a batch of leases, taken under the reader's name. A claim is settled
 when Spark asks for what comes after it, for then it has committed it. Spark says so with
 `commit` too, but only when there is a next batch.
+
+While Spark works on a batch, the one before it is settled, and where there is a backlog the next
+one is claimed already: see `ahead.py`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
+import time
 from typing import Final
 
 from holdfast.errors import Fenced, HoldfastError, LeaseLost, WrongState
 from holdfast.job import Claim
+from holdfast.spark.ahead import AHEAD_SECONDS, Ahead
 from holdfast.spark.options import SourceOptions
 
 log = logging.getLogger("holdfast")
@@ -43,6 +49,9 @@ class Claiming:
         self._reader.give_back(opened.next)
         self._claims: dict[int, Claim] = {}
         self._budget: int | None = None
+        self._ahead: Ahead | None = None
+        self._untold: int | None = None
+        self._asked_at = -math.inf
         self._stopped = threading.Event()
         threading.Thread(target=self._keep, name=f"claims of {options.reader}", daemon=True).start()
 
@@ -57,40 +66,93 @@ class Claiming:
         return counts.ready + counts.parked
 
     def settle(self, last: int) -> None:
-        """Complete the claims up to this one: Spark has committed them."""
+        """Complete the claims up to this one, where that is not being done: they are committed."""
         if last >= self._settled:
+            self._catch_up()
             self._reader.settle(last + 1)
-            self._settled = last + 1
-            self._claims = {n: claim for n, claim in self._claims.items() if n > last}
+            self._is_settled(last)
 
     def after(self, start: int, count: int) -> int | None:
         """Return the claim that comes after this one; None when there is nothing to claim.
 
-        One that was taken and not heard of is found again. It is no replay: Spark asks for what
-        comes next only when it knows of nothing that it has still to do.
+        This one is settled, before a claim or, when the next claim is there already, meanwhile.
         """
+        self._catch_up()
         self._check(start)
-        first = max(start + 1, self._settled)
-        for n in range(first, self._next):
+        count = min(count, MOST_JOBS)
+        n = self._unheard_of(start)
+        if n is None:
+            self.settle(start)
+            n = self._claim(count)
+        if n is None:
+            return None
+        before, self._asked_at = self._asked_at, time.monotonic()
+        is_soon = self._asked_at - before < AHEAD_SECONDS
+        # One claim ahead at most, and only where there is a backlog that Spark asks for soon.
+        is_worth_it = is_soon and n == self._next - 1 and self._claims[n].jobs >= count
+        more = self._within_budget(count) if is_worth_it else 0
+        if more or start >= self._settled:
+            self._leave_when_orphaned()
+            self._ahead = Ahead(self._reader, start + 1, self._next, more, self._options.claim_for)
+            self._is_settled(start)
+        self._untold = None
+        return n
+
+    def _unheard_of(self, start: int) -> int | None:
+        """Return a claim that was taken and not heard of; None for none.
+
+        It is no replay: Spark asks for what comes next only when it knows of nothing that it has
+        still to do.
+        """
+        for n in range(max(start + 1, self._settled), self._next):
             try:
-                self._claims[n] = self._reader.look(n)
+                # One that is held is returned as it is, to the newest reader only.
+                self._claims[n] = self._reader.claim(n, 1, claim_for=self._options.claim_for)
             except (LeaseLost, WrongState):
-                continue  # It was given back, so its jobs come again.
-            return n
-        if self._budget is not None:
-            count = min(count, self._budget)
+                # Its jobs come again, all of them: what would be left of it would be settled.
+                self._reader.give_back(n)
+            else:
+                return n
+        return None
+
+    def _claim(self, count: int) -> int | None:
+        count = self._within_budget(count)
         if count < 1:
             return None
-        count = min(count, MOST_JOBS)
         self._leave_when_orphaned()
         claim = self._reader.claim(self._next, count, claim_for=self._options.claim_for)
-        if not claim.jobs:
-            return None
+        return self._taken(claim) if claim.jobs else None
+
+    def _taken(self, claim: Claim) -> int:
         self._next = claim.n + 1
         self._claims[claim.n] = claim
+        self._untold = claim.n
         if self._budget is not None:
             self._budget -= claim.jobs
         return claim.n
+
+    def _within_budget(self, count: int) -> int:
+        return count if self._budget is None else min(count, self._budget)
+
+    def _is_settled(self, last: int) -> None:
+        self._settled = max(self._settled, last + 1)
+        self._claims = {n: claim for n, claim in self._claims.items() if n > last}
+
+    def _catch_up(self) -> None:
+        """Wait for what is done meanwhile; raises what went wrong with it."""
+        if self._ahead is None:
+            return
+        ahead = self._ahead
+        try:
+            claim = ahead.ask()
+        except HoldfastError:
+            self._ahead = None  # It is told once.
+            raise
+        self._ahead = None
+        if claim:
+            self._taken(claim)
+            if ahead.is_given_back and self._budget is not None:
+                self._budget += claim.jobs
 
     def chunks(self, n: int) -> tuple[int, ...]:
         """Return how many jobs each chunk of a claim has; a replay finds the same, or fails."""
@@ -106,8 +168,17 @@ class Claiming:
         return self._claims[n].chunks
 
     def stop(self) -> None:
-        """Renew no more. What is open stays open: the stream may be started again."""
+        """Renew no more, and give back what Spark has not heard of.
+
+        What it has heard of stays open: the stream may be started again.
+        """
         self._stopped.set()
+        try:
+            self._catch_up()
+            if self._untold is not None:
+                self._reader.give_back(self._untold)
+        except HoldfastError as error:
+            log.warning("reader %r: %s", self._options.reader, error)
 
     def _check(self, start: int) -> None:
         """Refuse a checkpoint that is not of this reader."""

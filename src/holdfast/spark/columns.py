@@ -7,9 +7,11 @@ anything of them is sent, with an error that names the column.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec import UNSET, UnsetType
 from pyspark.sql import types
 
 from holdfast import codec, keys
@@ -32,6 +34,8 @@ _TYPES: Final[dict[str, tuple[tuple[type[types.DataType], ...], str]]] = {
 """column -> the types that it may have, and their names"""
 
 COLUMNS: Final = tuple(_TYPES)
+UNSAID: Final = {"priority": UNSET}
+"""What a job has where a column is missing, if not None."""
 
 
 def check_columns(schema: types.StructType) -> None:
@@ -69,17 +73,23 @@ def jobs_of(batch: pa.RecordBatch) -> Iterator[bytes | Row]:
     payloads = _payloads(batch.column("value"))
     if batch.num_columns == 1:
         return iter(payloads)
-    names = [name for name in batch.schema.names if name != "value"]
-    columns = [_values(name, batch.column(name)) for name in names]
-    rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-    return (_row(payload, said) for payload, said in zip(payloads, rows, strict=True))
+    names = set(batch.schema.names)
+    columns = [
+        _values(name, batch.column(name)) if name in names else repeat(UNSAID.get(name))
+        for name in COLUMNS[1:]
+    ]
+    return map(_row, payloads, *columns)
 
 
-def _row(payload: bytes, said: dict[str, Any]) -> Row:
-    at = said.pop("due_at", None)
-    if said.get("priority", 0) is None:
-        del said["priority"]
-    return Row(payload, at=at, **said)
+def _row(  # Its columns, as they stand in COLUMNS.
+    payload: bytes,
+    id: str | None,
+    priority: int | UnsetType,
+    delay: float | None,
+    due_at: float | None,
+    request: str | None,
+) -> Row:
+    return Row(payload, id, delay, due_at, priority, request=request)
 
 
 def _payloads(column: pa.Array) -> list[bytes]:
@@ -128,8 +138,10 @@ def _request(value: str | None) -> str | None:
     return value
 
 
-def _priority(value: int | None) -> int | None:
-    if value is not None and not 0 <= value <= 99:
+def _priority(value: int | None) -> int | UnsetType:
+    if value is None:
+        return UNSET
+    if not 0 <= value <= 99:
         raise InvalidArgument(f"column 'priority' must be 0 to 99, not {value}")
     return value
 

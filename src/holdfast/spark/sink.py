@@ -24,6 +24,7 @@ from holdfast.ids import random_name
 from holdfast.job import Staged
 from holdfast.spark.columns import check_columns, jobs_of
 from holdfast.spark.options import SinkOptions, reach
+from holdfast.spark.tasks import spare_the_collector
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property that names the streaming query to its tasks."""
@@ -54,6 +55,7 @@ class _Writer:
         """Stage the rows of one task."""
         task = TaskContext.get()
         assert task is not None, "write() is called in a task"
+        spare_the_collector()
         staged = (
             self._options.place.open()
             .write(self._write)

@@ -6,8 +6,11 @@ asked for an offset, which happens in one process only: the source's own, on the
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +27,7 @@ from holdfast.job import NO_FACTS, Lease
 from holdfast.spark.claiming import BEFORE_ALL, Claiming
 from holdfast.spark.options import SourceOptions
 from holdfast.spark.tables import BINARY, INT, STRING, Table
+from holdfast.spark.tasks import spare_the_collector
 
 JOBS: Final = Table(
     id=STRING,
@@ -56,11 +60,20 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._claiming: Claiming | None = None
+        self._stopping = self._ending = False
 
     def _claims(self) -> Claiming:
         if self._claiming is None:
+            with suppress(ValueError):  # Only the main thread may, and with Spark it is that.
+                signal.signal(signal.SIGTERM, self._end)
             self._claiming = Claiming(self._options)
         return self._claiming
+
+    def _end(self, *_: object) -> None:
+        """Have `stop` called before this process ends: Spark ends it without."""
+        self._ending = True
+        if not self._stopping:
+            raise SystemExit
 
     # ------------------------------------------------------------- on the driver
 
@@ -83,7 +96,6 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         claims = self._claims()
         begin = _claim(start)
-        claims.settle(begin)
         if isinstance(limit, ReadAllAvailable):
             count = claims.waiting()
         else:
@@ -115,15 +127,19 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._claims().settle(_claim(end))
 
     def stop(self) -> None:
-        """Keep no claim alive any longer."""
+        """Keep no claim alive any longer, and none that Spark has not heard of."""
+        self._stopping = True
         if self._claiming:
             self._claiming.stop()
+        if self._ending:
+            os._exit(0)  # There is nobody any more to tell how it ended.
 
     # -------------------------------------------------------------- in the tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the jobs of some chunks: always the same ones in the same order."""
         assert isinstance(partition, Chunks)
+        spare_the_collector()
         options = self._options
         reader = options.place.open().reader(options.reader, epoch=partition.epoch)
         for number in partition.numbers:
