@@ -1,8 +1,8 @@
 -- adopt: the attempts whose chunks a write will commit
 --
 -- ARGV   time, caller, number, write, writer ('' = none), batch, number of the list ('' = none),
---        keep_for_ms, how many requests, the requests that the rows name, then per attempt: attempt,
---        chunks
+--        keep_for_ms, how many requests, the requests that the rows name, then per attempt:
+--        attempt, chunks
 -- reply  '1', or 'c' when this was committed before
 --
 -- Refused where a chunk is gone, or a request is not open. Until the write is committed they may

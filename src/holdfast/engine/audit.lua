@@ -183,7 +183,9 @@ if call('LLEN', key.wake) > 1 then problems[#problems + 1] = {'', 'more than one
 local totals = {}
 for i, hash in ipairs(HASH_KEYS) do totals[i] = call('HLEN', hash) end
 totals[7] = call('ZCARD', key.turns)
-for i, hash in ipairs({key.staged, key.claims, key.ledger}) do totals[7 + i] = call('HLEN', hash) end
+for i, hash in ipairs({key.staged, key.claims, key.ledger}) do
+  totals[7 + i] = call('HLEN', hash)
+end
 local counts_of = {}
 for set, of_set in pairs(fellows) do
   for owner, n in pairs(of_set) do

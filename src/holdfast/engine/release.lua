@@ -1,4 +1,4 @@
--- release: leased -> ready or parked at its rank | delayed; when it counts as a lapse, maybe -> failed
+-- release: leased -> ready or parked at its rank | delayed; as a lapse maybe -> failed
 --
 -- ARGV   time, caller, number, after ('' or ms), to_the_back, lapsed ('' or the reason),
 --        settles

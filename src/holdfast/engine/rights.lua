@@ -13,9 +13,10 @@ for _, command in ipairs({
   {'HSET', key.jobs, '', ''}, {'HSTRLEN', key.jobs, ''}, {'LLEN', key.wake},
   {'LPUSH', key.wake, ''}, {'TIME'}, {'UNLINK', key.wake}, {'ZADD', key.ready, 0, ''},
   {'ZCARD', key.ready}, {'ZCOUNT', key.ready, 0, 0}, {'ZLEXCOUNT', key.parked, '-', '+'},
-  {'ZMSCORE', key.ready, ''}, {'ZPOPMIN', key.ready}, {'ZRANGE', key.ready, 0, 0}, {'ZRANK', key.ready, ''},
-  {'ZREM', key.ready, ''}, {'ZSCORE', key.ready, ''}, {'PUBLISH', key.events, ''},
-  {'BLPOP', key.wake, 0}, {'SUBSCRIBE', key.events}, {'SCRIPT', 'LOAD', ''},
+  {'ZMSCORE', key.ready, ''}, {'ZPOPMIN', key.ready}, {'ZRANGE', key.ready, 0, 0},
+  {'ZRANK', key.ready, ''}, {'ZREM', key.ready, ''}, {'ZSCORE', key.ready, ''},
+  {'PUBLISH', key.events, ''}, {'BLPOP', key.wake, 0}, {'SUBSCRIBE', key.events},
+  {'SCRIPT', 'LOAD', ''},
 }) do
   if not redis.acl_check_cmd(unpack(command)) then denied[#denied + 1] = command[1] end
 end

@@ -2,8 +2,8 @@
 --
 -- ARGV   time, caller, number, to_the_back, force, failed for longer than (ms, '' = any time)
 -- reply  promoted, reclaimed, pruned, dropped, tended: each at most MAX_JOBS, so ask until none is;
---        of what is staged or committed how much was seen to, so ask until it is 0; 1 when something
---        is to be published
+--        of what is staged or committed how much was seen to, so ask until it is 0; 1 when
+--        something is to be published
 --
 -- With force what lapsed is reclaimed even after a silence of everybody. Jobs that are
 -- failed for longer than somebody's rule allows are dropped.

@@ -154,7 +154,9 @@ local function check_groups(groups)
     if named then
       check_requests()
       local record = request_of(named)
-      if record and record.group == 0 then refuse('WRONG', 'a request has the name of the group') end
+      if record and record.group == 0 then
+        refuse('WRONG', 'a request has the name of the group')
+      end
     end
   end
 end

@@ -1,7 +1,8 @@
 -- claiming: batches of leases that a reader holds together. After check_staging.
 --
--- The jobs of a claim are leased under one token and do not lapse one by one: the claim has a time in
--- `staging`. Its chunks stand in `claims` as '<n>/<number> <reader>', each a msgpack list of ids.
+-- The jobs of a claim are leased under one token and do not lapse one by one: the claim has a time
+-- in `staging`. Its chunks stand in `claims` as '<n>/<number> <reader>', each a msgpack list of
+-- ids.
 
 -- The entry of a claim, its token, and the field of one of its chunks.
 local function claim_entry(reader, n)

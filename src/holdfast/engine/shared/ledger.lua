@@ -6,8 +6,8 @@
 --                             first: how many of them are published; of: the list of winners that
 --                             has it
 --     winners <k> <write>     the k-th list of attempts that a write adopts: attempt, chunks, …
---     commit <write>          how (see update_of, '' = ignore), keep_ms; lists, and how far they are
---                             published: list, place; or published_at
+--     commit <write>          how (see update_of, '' = ignore), keep_ms; lists, and how far they
+--                             are published: list, place; or published_at
 --     writer <writer>         batch: the last one that it committed
 --     reader <reader>         epoch; settled, next: the numbers of its claims that may be open
 --     claim <n> <reader>      sizes: how many jobs each chunk has; first: how many chunks are done
