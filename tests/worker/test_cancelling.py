@@ -82,6 +82,7 @@ def test_a_plain_handler_is_told_that_its_lease_is_lost(live_queue: Queue, heard
     live_queue.add(b"", id="a")
     with working(live_queue, handle, lease=NEVER, concurrency=2, hooks=[heard]):
         heard.wait_for("started")
+        wait_until(live_queue.workers, "it to be listed")
         [worker] = live_queue.workers()
         assert live_queue.fail_worker(worker) == 1
         wait_until(lambda: is_done(live_queue), "somebody to do it")

@@ -122,6 +122,7 @@ def test_a_hook_that_raises_when_a_lease_is_lost_harms_nobody(live_queue: Queue)
     worker.handler(sleep, timeout=DEADLINE)
     with at_work(worker):
         wait_until(lambda: len(bad.ids("started")) == 3, "all to run")
+        wait_until(lambda: any(info.alive for info in live_queue.workers()), "it to be listed")
         live_queue.cancel("a")
         live_queue.fail_worker(next(info for info in live_queue.workers() if info.alive))
         wait_until(lambda: is_done(live_queue), "all")
