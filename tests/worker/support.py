@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import Hooks, Job, Queue, RunningJob, Worker
 from holdfast.worker.control import Control
+from holdfast.worker.processes import Processes
 from support import DEADLINE, wait_until
 
 Kind: TypeAlias = Literal["plain", "coroutine"]
@@ -173,3 +174,12 @@ def program(directory: Path, text: str, *args: str) -> Iterator[subprocess.Popen
 
 def control_of(worker: Worker, name: str) -> Control:
     return worker._controls[name]
+
+
+def executor_of(worker: Worker) -> Processes:
+    """Return where the handlers of a worker with processes run, once there is one."""
+    shared = worker._shared
+    assert shared
+    wait_until(lambda: shared.plain, "its first job")
+    assert isinstance(shared.plain, Processes)
+    return shared.plain

@@ -22,9 +22,8 @@ from holdfast.worker.board import Board
 from holdfast.worker.child import Place
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.outcomes import GIVEN_BACK
-from holdfast.worker.processes import Processes
 from support import DEADLINE, wait_until
-from worker.support import Heard, at_work, is_done, shown, worker_of
+from worker.support import Heard, at_work, executor_of, is_done, shown, worker_of
 
 NEVER = 2 * DEADLINE
 
@@ -70,14 +69,6 @@ def most_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def worker_with(queue: Queue, handle: Any, **options: Any) -> Worker:
     options = {"executor": "process", "concurrency": 1, "ahead": 10, **options}
     return worker_of(queue, handle, **options)
-
-
-def executor_of(worker: Worker) -> Processes:
-    assert worker._shared
-    wait_until(lambda: worker._shared and worker._shared.plain, "it to begin")
-    executor = worker._shared.plain
-    assert isinstance(executor, Processes)
-    return executor
 
 
 def add(queue: Queue, count: int, **options: Any) -> list[str]:

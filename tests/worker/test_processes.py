@@ -36,11 +36,11 @@ from holdfast import (
 )
 from holdfast.worker import watched
 from holdfast.worker.nursery import Nursery
-from holdfast.worker.processes import Processes
 from support import DEADLINE, TestServer, wait_until
 from worker.support import (
     Heard,
     at_work,
+    executor_of,
     is_done,
     program,
     shown,
@@ -100,13 +100,6 @@ def start_family(pids: Pids) -> None:
     for shell in (command, f"setsid sh -c '{command}' $0 &", f"(setsid sh -c '{command}' $0 &) &"):
         subprocess.Popen(["sh", "-c", shell, str(pids._path)], stdin=subprocess.DEVNULL)
     pids.wait(4)
-
-
-def executor_of(worker: Worker) -> Processes:
-    assert worker._shared
-    executor = worker._shared.plain
-    assert isinstance(executor, Processes)
-    return executor
 
 
 # ------------------------------------------------------------ what handlers may say
