@@ -115,6 +115,7 @@ def test_what_is_not_asked_for_soon_is_given_back(
     assert claims.after(BEFORE_ALL, 10) == 0
     assert claims.after(0, 10) == 1
     seen = ids(live_queue, claims, 1)
+    wait_until(lambda: claims._ahead and claims._ahead.is_given_back, "it to go back")
     held(live_queue, 10, 30)
     assert claims.after(1, 10) == 3
     monkeypatch.undo()
