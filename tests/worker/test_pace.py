@@ -47,7 +47,8 @@ def test_a_long_run_is_believed_at_once_and_forgotten_slowly() -> None:
 def test_a_call_leases_half_of_what_is_held_but_as_many_as_can_begin() -> None:
     assert pace(0.0).per_call() == (4 + MOST_AHEAD) // 2
     assert pace(60).per_call() == 4
-    assert pace(0.0, most_at_once=100).per_call() == 400
+    assert pace(0.0, most_at_once=100).per_call() == (400 + MOST_AHEAD) // 2
+    assert pace(0.0, most_at_once=200).per_call() == 800
 
 
 def test_the_next_call_waits_a_little_while_there_is_enough_to_do() -> None:
