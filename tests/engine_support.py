@@ -567,7 +567,7 @@ class _CaughtError(Exception):
 
 
 class _Catching(Queue):
-    def _run(self, call: Call[Any], meanwhile: Callable[[], None] | None = None) -> Any:
+    def _run(self, call: Call[Any]) -> Any:
         raise _CaughtError(call)
 
 

@@ -41,7 +41,7 @@ from holdfast.reader import Reader
 from holdfast.request import Request
 from holdfast.requests import OnFailure
 from holdfast.said import Done
-from holdfast.server import Server
+from holdfast.server import Sent, Server
 from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer
 from holdfast.write import Write
@@ -100,9 +100,14 @@ class Queue:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
 
-    def _run(self, call: Call[T], meanwhile: Callable[[], None] | None = None) -> T:
-        now = b"%d" % self.clock() if self.clock else b""
-        return self.server.run(self._packer, call, now, meanwhile)
+    def _run(self, call: Call[T]) -> T:
+        return self.server.run(self._packer, call, self._now())
+
+    def _send(self, call: Call[T]) -> Sent[T]:
+        return self.server.send(self._packer, call, self._now())
+
+    def _now(self) -> bytes:
+        return b"%d" % self.clock() if self.clock else b""
 
     def _drive(self, flow: Flow[T]) -> T:
         try:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import hiredis
 
@@ -53,6 +53,34 @@ def embedded_path(embedded: Embedded) -> str:
         raise ConnectionError(str(error)) from error
 
 
+class Sent(Generic[T]):
+    """A call that was sent, and whose answer was not read."""
+
+    __slots__ = ("_asking", "_link")
+
+    def __init__(self, asking: Generator[Link, None, T], link: Link | None = None) -> None:
+        self._asking = asking
+        self._link = link
+
+    def fileno(self) -> int:
+        """Return what becomes readable when the answer comes, or the connection is lost."""
+        assert self._link is not None
+        return self._link.fileno()
+
+    def result(self) -> T:
+        """Return the answer; where it is lost the call is made again, as by `Server.run`."""
+        try:
+            while True:
+                next(self._asking)
+        except StopIteration as done:
+            answer: T = done.value
+            return answer
+
+    def forget(self) -> None:
+        """Do without the answer."""
+        self._asking.close()
+
+
 class Server:
     """A Redis or Valkey server, or several that are one.
 
@@ -85,18 +113,23 @@ class Server:
     def __repr__(self) -> str:
         return f"Server({str(self.address)!r})"
 
-    def run(
-        self,
-        packer: wire.Packer,
-        call: Call[T],
-        now: bytes = b"",
-        meanwhile: Callable[[], None] | None = None,
-    ) -> T:
+    def run(self, packer: wire.Packer, call: Call[T], now: bytes = b"") -> T:
         """Carry a call to the server and bring back what it answers.
 
-        Goes on trying for `patience` seconds, then raises `ServerUnavailable`. `meanwhile` is
-        called while the server works, once; not at all when nothing could be sent.
+        Goes on trying for `patience` seconds, then raises `ServerUnavailable`.
         """
+        return Sent(self._ask(packer, call, now)).result()
+
+    def send(self, packer: wire.Packer, call: Call[T], now: bytes = b"") -> Sent[T]:
+        """Send a call, and let its answer be read later: the server works meanwhile.
+
+        Goes on trying as `run` does, until it could be sent.
+        """
+        asking = self._ask(packer, call, now)
+        return Sent(asking, next(asking))
+
+    def _ask(self, packer: wire.Packer, call: Call[T], now: bytes) -> Generator[Link, None, T]:
+        """Make a call. Yields once, when it is on its way: the link by which the answer comes."""
         caller = self.incarnation.take_caller()
         caller.number += 1
         packed = packer.pack(call, now, caller.name, caller.number)
@@ -107,7 +140,7 @@ class Server:
             time.sleep(wait)
         begun = time.time()
         tries: wire.Tries | None = None
-        clean, ahead, copied = False, 1, False
+        clean, ahead, copied, told = False, 1, False, False
         if self._copies and call.script.changes:
             packed, copied = packed + self._copies, True
         try:
@@ -123,9 +156,9 @@ class Server:
                         before, reply = link.ask_both(first, packed, wait, ahead)
                     else:
                         link.send(packed)
-                        if meanwhile is not None:
-                            other, meanwhile = meanwhile, None
-                            other()
+                        if not told:
+                            told = True
+                            yield link
                         before, reply = None, link.read()
                     replicas = link.read() if copied else 0
                     clean = True

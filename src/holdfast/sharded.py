@@ -124,9 +124,9 @@ class ShardedQueue(Queue):
     def schedules(self, schedules: dict[str, Schedule]) -> None:
         self.sharding.schedules = schedules
 
-    def _run(self, call: Call[T], meanwhile: Callable[[], None] | None = None) -> T:
+    def _run(self, call: Call[T]) -> T:
         assert isinstance(call, ShardCall)
-        answer: T = self.shards[call.shard]._run(call, meanwhile)
+        answer: T = self.shards[call.shard]._run(call)
         return answer
 
     def _home(self, request: str) -> Queue:

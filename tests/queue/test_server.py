@@ -262,26 +262,35 @@ def test_what_takes_long_to_send_is_waited_for_as_long_as_something_is_taken(
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
-def test_something_else_is_done_once_while_a_call_is_under_way(
+def test_an_answer_can_be_read_later(queue: Queue) -> None:
+    first, second = queue._send(calls.counts()), queue._send(calls.counts())
+    queue.add(b"x")
+    assert second.result().ready == 0
+    assert queue._send(calls.counts()).result().ready == 1
+    assert first.result().ready == 0
+
+
+def test_an_answer_that_is_lost_while_nobody_reads_it_is_asked_for_again(
     queue: Queue, client: redis.Redis
 ) -> None:
+    queue.add(b"x", id="a")
+    sent = queue._send(calls.lease("holder.1", 30_000, 1))
+    wait_until(lambda: queue.counts().leased == 1, "it to be leased")
+    kill_connections(client)
+    assert [lease.id for lease in sent.result().leases] == ["a"]
+    assert queue.counts().leased == 1
+
+
+def test_an_answer_that_nobody_wants_is_not_taken_for_that_of_the_next_call(queue: Queue) -> None:
     queue.add(b"x")
-    done = []
-
-    def meanwhile() -> None:
-        done.append(queue.name)
-        kill_connections(client)  # So it is sent again.
-
-    assert queue._run(calls.counts(), meanwhile).ready == 1
-    assert done == [queue.name]
+    queue._send(calls.totals()).forget()
+    assert queue.counts().ready == 1
 
 
-def test_nothing_else_is_done_where_a_call_cannot_be_sent() -> None:
-    done: list[bool] = []
+def test_a_call_that_cannot_be_sent_says_so_when_it_is_sent() -> None:
     server = Server("redis://127.0.0.1:1", patience=0)
     with Queue("q", server) as queue, pytest.raises(ServerUnavailable):
-        queue._run(calls.counts(), lambda: done.append(True))
-    assert not done
+        queue._send(calls.counts())
 
 
 def test_a_restart_between_two_calls_loses_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ import redis
 from engine_support import command_calls
 from holdfast import Counts, NewJob, Queue, RunningJob, Server, Worker
 from holdfast.engine.call import Call
+from holdfast.server import Sent
 from holdfast.wire import Packer
 from support import wait_until
 from worker.support import (
@@ -202,39 +203,46 @@ def test_what_is_given_back_unbegun_costs_nothing(
     assert attempts == [(0, 0)] * 101
 
 
-def test_what_was_leased_begins_while_the_next_call_is_under_way(
+class UnderWay:
+    """Counts the lease calls that were sent, and whose answers nobody read yet."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = self.most = 0
+        send, result = Server.send, Sent.result
+
+        def count_sent(server: Server, packer: Packer, call: Call[Any], now: bytes) -> Sent[Any]:
+            sent = send(server, packer, call, now)
+            self.calls += 1
+            self.most = max(self.most, self.calls)
+            return sent
+
+        def count_read(sent: Sent[Any]) -> Any:
+            if sent._link:  # It was sent before, and is not a call that somebody waits for.
+                self.calls -= 1
+            return result(sent)
+
+        monkeypatch.setattr(Server, "send", count_sent)
+        monkeypatch.setattr(Sent, "result", count_read)
+
+
+def test_the_next_call_is_under_way_before_the_last_is_answered_where_jobs_are_short(
     live_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    under_way = UnderWay(monkeypatch)
+    live_queue.add_many([b"x"] * 5000)
     begun: list[str] = []
-    granted: list[str] = []
-    overlapped: list[int] = []
-    original = Server.run
-
-    def run(
-        self: Server,
-        packer: Packer,
-        call: Call[Any],
-        now: bytes = b"",
-        meanwhile: Callable[[], None] | None = None,
-    ) -> Any:
-        if meanwhile is None:
-            return original(self, packer, call, now)
-        before, at_once = len(granted), len(begun)
-
-        def others() -> None:
-            meanwhile()
-            wait_until(lambda: len(begun) >= before, "all that was leased before to begin")
-            overlapped.append(before - at_once)
-
-        reply = original(self, packer, call, now, others)
-        granted.extend(lease.id for lease in reply.leases)
-        return reply
-
-    live_queue.add_many([b"x"] * 2000)
-    monkeypatch.setattr(Server, "run", run)
     assert work_off(live_queue, lambda job: begun.append(job.id), concurrency=2)
-    assert len(begun) == 2000
-    assert max(overlapped) > 0
+    assert len(begun) == len(set(begun)) == 5000
+    assert (under_way.calls, under_way.most) == (0, 2)
+
+
+def test_one_call_at_a_time_is_under_way_where_nothing_is_held_ahead(
+    live_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way = UnderWay(monkeypatch)
+    live_queue.add_many([b"x"] * 100)
+    assert work_off(live_queue, lambda job: None, concurrency=2, ahead=0)
+    assert (under_way.calls, under_way.most) == (0, 1)
 
 
 @both_kinds

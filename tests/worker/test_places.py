@@ -168,15 +168,20 @@ def test_the_places_of_one_who_is_not_answered_are_lent_to_others() -> None:
     places = Places(4, strict=False)
     a, b = shares(places, 1, 1)
     a.hunger()
-    with a.asking_for(a.take()):
-        b.hunger()
-        places.lend()
-        assert b.take() == 0
-        a.asking_since -= 2
-        places.lend()
-        assert b.take() == 4
-        places.lend()
-        assert (a.take(), b.take()) == (0, 0)
+    first, second = a.ask(a.take(3)), a.ask(a.take())
+    b.hunger()
+    places.lend()
+    assert b.take() == 0
+    first.since -= 2
+    places.lend()
+    assert b.take() == 3
+    second.since -= 2
+    places.lend()
+    assert b.take() == 1
+    places.lend()
+    assert (a.take(), b.take()) == (0, 0)
+    a.answered(first)
+    a.answered(second)
     a.free(3)
     assert (a.take(), b.take(), places.free) == (0, 0, 0)
     b.free(4)
@@ -188,8 +193,9 @@ def test_the_places_of_one_who_was_answered_are_not_lent() -> None:
     places = Places(4, strict=False)
     a, b = shares(places, 1, 1)
     a.hunger()
-    with a.asking_for(a.take()):
-        a.asking_since -= 2
+    asking = a.ask(a.take())
+    asking.since -= 2
+    a.answered(asking)
     b.hunger()
     places.lend()
     assert b.take() == 0

@@ -410,13 +410,16 @@ def test_nothing_begins_after_a_worker_was_stopped_without_its_server(
         queue.add_many([b""] * 50)  # It learns that they are short.
         worker.start()
         wait_until(lambda: is_done(queue), "all to be done")
+        [control] = worker._controls.values()
+        incarnation = control.queue.server.incarnation
+        wait_until(lambda: incarnation._idle, "it to ask for nothing")
+        callers = set(incarnation._idle)
         queue.add(b"", id="slow")
         queue.add_many([b""] * 20)
-        [control] = worker._controls.values()
-        wait_until(lambda: len(control._held) > 5, "some to wait in the worker")
+        wait_until(lambda: "slow" in begun and len(control._held) > 5, "some to wait behind it")
+        callers.update(incarnation._idle)
         server.freeze()
-        callers = control.queue.server.incarnation
-        wait_until(lambda: not callers._idle, "it to ask the server that is lost")
+        wait_until(lambda: callers - {*incarnation._idle}, "it to ask the server that is lost")
         before = len(begun)
         assert not worker.stop(0)
         stopped.set()

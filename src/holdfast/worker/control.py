@@ -1,7 +1,8 @@
 """The control loop of a worker for one queue: a thread that does all talk with it.
 
     settle   what is finished -> complete / retry / fail / release, riding on the next lease call
-    lease    as many as there are places for; while the server is at it, hand over what came before
+    lease    as many as there are places for; while the server is at it, hand over what the call
+             before brought
     extend   what is held; who was cancelled, or has lost the lease, is told
     wait     until something is finished, a wake is heard, or something is due
 
@@ -18,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast import arguments
@@ -29,6 +29,7 @@ from holdfast.job import Extended, NewJob
 from holdfast.worker import settling
 from holdfast.worker.beginning import Beginning
 from holdfast.worker.ear import Ear
+from holdfast.worker.flight import Flight
 from holdfast.worker.held import Held
 from holdfast.worker.outcomes import GIVEN_BACK, spends
 from holdfast.worker.places import LEND_SECONDS
@@ -42,7 +43,7 @@ from holdfast.worker.waiter import Waiter
 if TYPE_CHECKING:
     from holdfast.engine.call import Entry
     from holdfast.engine.calls import Granted
-    from holdfast.job import Duration, Leases
+    from holdfast.job import Duration
     from holdfast.queue import Queue
     from holdfast.worker.shared import Shared
 
@@ -61,15 +62,6 @@ LEAVE_WITHIN_SECONDS: Final = 5.0
 """After its time is up a control loop is not waited for longer than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a lease call brought, before anything is done about it."""
-
-    leases: Leases
-    completed: Sequence[RunningJob]
-    asked_at: float
-
-
 class Control:
     """Leases jobs of one queue, has them run, and settles them."""
 
@@ -86,7 +78,9 @@ class Control:
         self._held = Held(queue, shared)
         self._beginning = Beginning(self, self._held, shared)
         self._ticker = Ticker(queue)
-        self._reply: Reply | None = None
+        self._flight: Flight | None = None
+        self._enough = 1
+        """When so many runs are over it is to be roused."""
         now = time.monotonic()
         self._ask_at = self._ask_failed_at = self._register_at = now
         self._asked_at = -math.inf
@@ -140,7 +134,8 @@ class Control:
     def finished(self, work: Run) -> None:
         """Take a run that is over from its executor."""
         self._finished.append(work)
-        self._waiter.rouse()
+        if len(self._finished) >= self._enough:
+            self._waiter.rouse()
         if self._over.is_set():
             self._free_late()
 
@@ -211,14 +206,14 @@ class Control:
     def _step(self) -> None:
         self._collect()
         if not self._answers:
-            self._take_reply()  # What is here need not wait for the server.
+            self._land()
             self.queue.counts()
             self._answers = True
             self._share.hunger()
         completed = settling.completed(self._held.unsettled)
         others = len(completed) < len(self._held.unsettled)
-        if others or self._leave_at is not None or not (completed or self._share.given):
-            self._take_reply()  # No call for leases goes out just now that it could wait for.
+        if others or self._leave_at is not None or not self._is_worth_another():
+            self._land()
         refused = self._settle_others()
         if self._leave_at is None and time.monotonic() >= self._ticker.next_at():
             self._ticker.tick()
@@ -226,7 +221,7 @@ class Control:
         self._lease(completed)
         now = time.monotonic()
         if now >= self._held.extend_at:
-            self._take_reply()
+            self._land()
             self._held.extend()
         if now >= self._register_at:
             self._register()
@@ -239,7 +234,7 @@ class Control:
         self._wait()
 
     def _is_over(self) -> bool:
-        if self._held or self._finished or self._returned or self._reply:
+        if self._held or self._finished or self._returned or self._flight:
             return False
         if self._leave_at is not None:
             return True
@@ -266,9 +261,8 @@ class Control:
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             log.error("%s: %d jobs are left to lapse", self.queue.name, len(self._held))
             self._held.tell_all("leaving")
-            if self._reply:
-                self._share.free(len(self._reply.leases))
-            self.clean, self._reply = False, None
+            self._give_up_flight()
+            self.clean = False
             self._held.clear()
             self._free_late()
         elif not isinstance(error, ServerUnavailable):  # That one took its time.
@@ -281,17 +275,20 @@ class Control:
 
     def _wait(self) -> None:
         """Wait until there is something to do."""
+        if self._flight:
+            self._await_flight(self._flight)
+            return
         if self._finished or self._held.unsettled or self._share.given:
             self._linger()
             return
-        self._take_reply()
         if self._is_over():
             return
         self._waiter.prepare()  # Before it looks whether there are places.
         self._listen()
         if self._finished or self._returned or self._held.unsettled or self._share.given:
             return
-        if self._waiter.wait(self._next_at() - time.monotonic(), self._ear):
+        ear = self._ear if self._ear.listening else None
+        if self._waiter.wait(self._next_at() - time.monotonic(), ear):
             if self._ear.heard():
                 self._share.hunger()
         elif self._share.hungry:
@@ -299,6 +296,26 @@ class Control:
                 self._shared.places.lend()
         elif time.monotonic() >= self._asks_at():
             self._share.hunger()
+
+    def _await_flight(self, flight: Flight) -> None:
+        """Wait for what was asked for, or until so much is over that the next call is worth it."""
+        missing = self._shared.pace.worth_another() - self._share.given
+        self._enough = max(1, missing // self._shared.pace.most_at_once)
+        next_at = self._next_at()
+        self._waiter.prepare()
+        while len(self._finished) < self._enough and not self._returned and self._leave_at is None:
+            if self._waiter.wait(next_at - time.monotonic(), flight.sent):
+                self._land()
+                break
+            if time.monotonic() >= next_at:
+                break
+            self._waiter.prepare()
+        self._enough = 1
+
+    def _is_worth_another(self) -> bool:
+        """Tell whether to make a call while another is under way: so neither side waits."""
+        worth = self._shared.pace.worth_another()
+        return 0 < worth <= self._share.given
 
     def _listen(self) -> None:
         """Hear of new work, while there is a place for it."""
@@ -314,7 +331,6 @@ class Control:
         waiting = sum(executor.waiting() for executor in self._shared.executors())
         seconds = self._shared.pace.worth(waiting)
         if (left := self._asked_at + seconds - time.monotonic()) > 0 and self._leave_at is None:
-            self._take_reply()
             time.sleep(left)
 
     def _next_at(self) -> float:
@@ -345,8 +361,9 @@ class Control:
             for job in work.jobs:
                 self._held.answer(job, GIVEN_BACK)
         unsettled = self._held.unsettled
+        most = min(MOST_SETTLED, self._shared.pace.per_call())  # As many as it leases.
         size = sum(len(answer_of(job).result or b"") for job in unsettled)
-        while self._finished and len(unsettled) < MOST_SETTLED and size < MOST_BYTES:
+        while self._finished and len(unsettled) < most and size < MOST_BYTES:
             work = self._finished.popleft()
             self._shared.pace.saw(work.took / len(work.jobs))
             freed += places_of(work)
@@ -399,16 +416,7 @@ class Control:
         if count and time.monotonic() >= self._ask_failed_at:
             count -= self._lease_failed(count)
         if count > 0:
-            granted = self._ask(count, completed)
-            enough = len(granted.leases) < min(count, MAX_JOBS)
-            if enough:
-                self._share.had_enough()
-                # Where some were granted it is not told when to ask for more.
-                self._ask_at = time.monotonic() + (granted.ask_again or 0.02)
-            self._share.free(count - len(granted.leases))
-            if enough and granted.leases:
-                self._take_reply()  # No next call goes out at once that it could ride with.
-                self._listen()  # While that is sent, handlers can begin.
+            self._ask(count, completed)
         elif completed:
             with self._held.telling(completed):
                 call = calls.complete([settle_of(job) for job in completed])
@@ -420,51 +428,86 @@ class Control:
         if self._shared.handlers.for_failures(self.called) is None:
             self._ask_failed_at = float("inf")
             return 0
-        granted = self._ask(count, (), failed=True)
+        self._land()
+        flight = self._send(count, (), failed=True)
+        granted = self._answer_to(flight)
         self._ask_failed_at = time.monotonic() + (granted.ask_again or 0.02)
+        self._take(flight, granted)
         return len(granted.leases)
 
-    def _ask(self, count: int, completed: Sequence[RunningJob], *, failed: bool = False) -> Granted:
+    def _ask(self, count: int, completed: Sequence[RunningJob]) -> None:
+        """Ask for jobs. What the call before brought begins while the server is at this one."""
+        flight = self._send(count, completed)
+        self._land()
+        self._flight = flight
+        waits = len(self._held) > len(completed) and self._shared.pace.worth_another()
+        if not waits:
+            self._land()  # Nothing can be over before it has landed, or little at a time.
+
+    def _send(self, count: int, completed: Sequence[RunningJob], *, failed: bool = False) -> Flight:
+        most = min(count, MAX_JOBS)
         call = calls.lease(
             self.queue.server.incarnation.next_token(),
             round(self._shared.lease_seconds * 1000),
-            min(count, MAX_JOBS),
+            most,
             to_the_back=self.queue._ask.to_the_back,
             failed=failed,
             complete=[settle_of(job) for job in completed],
         )
         asked_at = self._asked_at = time.monotonic()
         asked_after = self._shared.runs
+        asking = self._share.ask(count)
         try:
-            with self._held.telling(completed), self._share.asking_for(count):
-                granted = self.queue._run(call, self._meanwhile)
+            with self._held.telling(completed):
+                sent = self.queue._send(call)
         except BaseException:
+            self._share.answered(asking)
             self._share.free(count)
             raise
+        return Flight(sent, asking, most, completed, asked_at, asked_after)
+
+    def _land(self) -> None:
+        """Read what was asked for last, if that was not done: jobs begin, places are freed."""
+        flight, self._flight = self._flight, None
+        if flight:
+            granted = self._answer_to(flight)
+            self._share.free(flight.asking.count - len(granted.leases))
+            enough = len(granted.leases) < flight.most
+            if enough:
+                self._share.had_enough()
+                # Where some were granted it is not told when to ask for more.
+                self._ask_at = time.monotonic() + (granted.ask_again or 0.02)
+            self._take(flight, granted)
+            if enough and granted.leases:
+                self._listen()  # While that is sent, handlers can begin.
+
+    def _answer_to(self, flight: Flight) -> Granted:
+        try:
+            granted = flight.sent.result()
+        except BaseException:
+            self._held.tell_again(flight.completed)
+            self._share.free(flight.asking.count)
+            raise
         finally:
-            self._take_reply()  # Of the call before: this one may not even have been sent.
-        self._reply = Reply(granted.leases, completed, asked_at)
-        self._asked_after = asked_after
+            self._share.answered(flight.asking)
+        self._asked_after = flight.asked_after
         if granted.leases:
             self._shared.quiet[self] = -1
         return granted
 
-    def _meanwhile(self) -> None:
-        """Do what need not wait, while the server works: so neither waits for the other."""
+    def _take(self, flight: Flight, granted: Granted) -> None:
+        """Do what an answer is there for: what was completed is settled, what was leased begins."""
         try:
-            self._take_reply()
-            self._collect()
-        except Exception:  # noqa: BLE001  # Only the call that is under way is here to bear it.
-            self._complain()
+            self._settled(flight.completed, granted.leases.completed)
+        finally:
+            self._share.need(self._beginning.begin(granted.leases, flight.asked_at))
 
-    def _take_reply(self) -> None:
-        """Do what a reply is there for: what was completed is settled, what was leased begins."""
-        reply, self._reply = self._reply, None
-        if reply:
-            try:
-                self._settled(reply.completed, reply.leases.completed)
-            finally:
-                self._share.need(self._beginning.begin(reply.leases, reply.asked_at))
+    def _give_up_flight(self) -> None:
+        flight, self._flight = self._flight, None
+        if flight:
+            flight.sent.forget()
+            self._share.answered(flight.asking)
+            self._share.free(flight.asking.count)
 
     # ------------------------------------------------------------------ be seen
 

@@ -1,4 +1,9 @@
-"""Threads that take runs from one plain queue. Their number may change while they work."""
+"""Threads that take runs from one line. Their number may change while they work.
+
+Who sleeps is roused one at a time: whoever takes a run and leaves others in the line rouses the
+next. So short runs are done by the few who are awake, and do not cost a switch between threads
+each; where runs take long, all are awake within a millisecond.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from holdfast.worker.running import Run
 
@@ -22,11 +27,13 @@ class Crew:
         self._name = name
         self._labour = labour
         self._works: deque[Run] = deque()
-        # A plain queue: an executor object with a future per job costs fifty times as much.
-        self._calls: SimpleQueue[bool] = SimpleQueue()
-        """One for each of the works. Whoever takes a False leaves, if there are too many."""
-        self._calls_to_leave = 0
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        """One for each who is to wake up."""
         self._lock = threading.Lock()
+        self._asleep = 0
+        """Those for whom there is no call."""
+        self._rousing = False
+        """Whether somebody was called, and is not awake yet."""
         self._wanted = 0
         self._there: set[int] = set()
         self._leaving = 0
@@ -47,9 +54,8 @@ class Crew:
                     target=self._work, args=(number,), name=f"{self._name} {number}", daemon=True
                 ).start()
                 self._there.add(number)
-            for _ in range(len(self._there) - self._leaving - count):
-                self._calls_to_leave += 1
-                self._calls.put(False)
+            for _ in range(min(self._asleep, len(self._there) - self._leaving - count)):
+                self._call()
 
     def _work(self, number: int) -> None:
         leaves = False
@@ -69,52 +75,74 @@ class Crew:
                 self._there.remove(number)
             return too_many
 
+    # ------------------------------------------------------------------- the line
+
     def _take(self) -> Iterator[Run]:
+        """Take what waits, one after the other, until there are too many who do."""
+        works = self._works
         while True:
-            if self._calls.get():
-                self._moved_at = time.monotonic()
-                yield self._works.popleft()
-            elif self._may_leave():
+            try:
+                work = works.popleft()
+            except IndexError:
+                if self._sleep():
+                    continue
                 return
+            self._moved_at = time.monotonic()
+            if works and self._asleep and not self._rousing:
+                self._rouse()
+            yield work
+
+    def _sleep(self) -> bool:
+        """Wait until something may be in the line; False when there are too many who do."""
+        with self._lock:
+            if self._works:  # It came just now.
+                return True
+            if len(self._there) - self._leaving > self._wanted:
+                self._leaving += 1
+                return False
+            self._asleep += 1
+        self._calls.get()
+        self._rousing = False
+        return True
+
+    def _rouse(self) -> None:
+        """Wake somebody up, if nobody is about to."""
+        with self._lock:
+            if self._works and self._asleep and not self._rousing:
+                self._rousing = True
+                self._call()
+
+    def _call(self) -> None:
+        self._asleep -= 1
+        self._calls.put(None)
 
     def _also(self, most: int) -> list[Run]:
         """Take what else waits: so many at most."""
         taken: list[Run] = []
-        with suppress(Empty):
+        with suppress(IndexError):
             while len(taken) < most:
-                if not self._calls.get_nowait():  # Somebody is to leave.
-                    self._calls.put(False)
-                    break
                 taken.append(self._works.popleft())
         if taken:
             self._moved_at = time.monotonic()
         return taken
 
-    def _may_leave(self) -> bool:
-        with self._lock:
-            self._calls_to_leave -= 1
-            too_many = len(self._there) - self._leaving > self._wanted
-            self._leaving += too_many
-            return too_many
+    def _put_back(self, works: Sequence[Run]) -> None:
+        """Begin these before all others."""
+        if works:
+            self._works.extendleft(reversed(works))
+            self._rouse()
 
     # -------------------------------------------------------- for control loops
 
     def submit(self, works: Iterable[Run]) -> None:
         """Begin these as soon as possible, in order."""
         self._moved_at = time.monotonic()
-        for work in works:
-            self._works.append(work)
-            self._calls.put(True)
-
-    def _put_back(self, works: Sequence[Run]) -> None:
-        """Begin these before all others."""
-        self._works.extendleft(reversed(works))
-        for _ in works:
-            self._calls.put(True)
+        self._works.extend(works)
+        self._rouse()
 
     def waiting(self) -> int:
         """Return how many have not begun."""
-        return max(0, self._calls.qsize() - self._calls_to_leave)
+        return len(self._works)
 
     def stuck_for(self) -> float:
         """Return for how many seconds something waits here and nothing begins."""
@@ -122,16 +150,7 @@ class Crew:
 
     def take_back(self) -> list[Run]:
         """Return those that have not begun; they will not."""
-        taken, to_leave = [], 0
-        with suppress(Empty):
-            while True:
-                if self._calls.get_nowait():
-                    taken.append(self._works.popleft())
-                else:
-                    to_leave += 1
-        for _ in range(to_leave):
-            self._calls.put(False)
-        return taken
+        return self._also(len(self._works))
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -55,13 +55,21 @@ class Held:
     @contextmanager
     def telling(self, jobs: Sequence[RunningJob]) -> Iterator[None]:
         """Have the server told how these ended; when that fails they are to be told again."""
-        for job in jobs:
-            del self.unsettled[job]
+        self.tell_of(jobs)
         try:
             yield
         except BaseException:
-            self.unsettled = dict.fromkeys(jobs) | self.unsettled
+            self.tell_again(jobs)
             raise
+
+    def tell_of(self, jobs: Sequence[RunningJob]) -> None:
+        """Note that a call tells the server how these ended."""
+        for job in jobs:
+            del self.unsettled[job]
+
+    def tell_again(self, jobs: Sequence[RunningJob]) -> None:
+        """Have it told how these ended, before the others: it may not know."""
+        self.unsettled = dict.fromkeys(jobs) | self.unsettled
 
     def settle(self, job: RunningJob) -> None:
         """Hold a job no longer: the server knows how it ended."""

@@ -58,6 +58,11 @@ class Pace:
         """Return how many jobs to lease in one call: half, so that others run while it is asked."""
         return max(self.least, self.places() // 2)
 
+    def worth_another(self) -> int:
+        """Return how many free places are worth a call while another is under way; 0 for none."""
+        places = self.places()
+        return places // 2 if places > self.least else 0
+
 
 def extend_every(lease_seconds: float, held: int) -> float:
     """Return how often to extend: each time tells also who was cancelled, so once a second.

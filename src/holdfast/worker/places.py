@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.engine.script import MAX_JOBS
 
 LEND_SECONDS: Final = 1.0
 """A queue that does not hear from its server for so long does not need its places."""
+
+
+@dataclass(eq=False, slots=True)
+class Asking:
+    """Places for which work was asked for, and no answer came yet."""
+
+    count: int
+    since: float
 
 
 class Share:
@@ -29,11 +37,9 @@ class Share:
         self.hungry = False
         self.given = 0
         self.credit = 0
-        self.asking = 0
-        """Places that it asks for work for,"""
-        self.asking_since = 0.0
+        self.asking: list[Asking] = []
         self.lent = 0
-        """and those that were lent to others meanwhile."""
+        """Places that were lent to others while it asked for work for them."""
 
     def take(self, most: int = MAX_JOBS) -> int:
         """Return how many places there are for this queue now: it has them until it frees them."""
@@ -42,16 +48,18 @@ class Share:
             self.given -= taken
             return taken
 
-    @contextmanager
-    def asking_for(self, count: int) -> Iterator[None]:
+    def ask(self, count: int) -> Asking:
         """Ask for work for so many places: while there is no answer they may be lent to others."""
+        asking = Asking(count, time.monotonic())
         with self._places.lock:
-            self.asking, self.asking_since = count, time.monotonic()
-        try:
-            yield
-        finally:
-            with self._places.lock:
-                self.asking = 0
+            self.asking.append(asking)
+        return asking
+
+    def answered(self, asking: Asking) -> None:
+        """There was an answer, or there will be none."""
+        with self._places.lock:
+            if asking in self.asking:
+                self.asking.remove(asking)
 
     def free(self, count: int) -> None:
         """So many places are free again."""
@@ -139,10 +147,10 @@ class Places:
         late = time.monotonic() - LEND_SECONDS
         with self.lock:
             for share in self._shares:
-                if share.asking and share.asking_since < late:
-                    self.free += share.asking
-                    share.lent += share.asking
-                    share.asking = 0
+                for asking in [one for one in share.asking if one.since < late]:
+                    self.free += asking.count
+                    share.lent += asking.count
+                    share.asking.remove(asking)
                     share.hungry = False
         self.add(0)
 

@@ -9,10 +9,8 @@ from contextlib import suppress
 from typing import Protocol
 
 
-class Listening(Protocol):
+class Speaker(Protocol):
     """What may have something to say."""
-
-    listening: bool
 
     def fileno(self) -> int:
         """Return what becomes readable then."""
@@ -38,12 +36,12 @@ class Waiter:
         """Have every rouse from now on noticed: then look once more whether to wait at all."""
         self._sleeps = True
 
-    def wait(self, seconds: float, ear: Listening | None = None) -> bool:
-        """Wait; return whether the ear has something to say."""
+    def wait(self, seconds: float, speaker: Speaker | None = None) -> bool:
+        """Wait; return whether the speaker has something to say."""
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
-        if ear and ear.listening:
-            poll.register(ear.fileno(), select.POLLIN)
+        if speaker:
+            poll.register(speaker.fileno(), select.POLLIN)
         ready = poll.poll(None if seconds == math.inf else max(0.0, seconds) * 1000)
         self._sleeps = False
         heard = False
