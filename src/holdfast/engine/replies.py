@@ -65,8 +65,9 @@ def read_leases(
         return [
             Lease(id.decode(), payload, token) for id, payload in zip(ids, payloads, strict=True)
         ]
+    known = {fact: read_facts(fact) for fact in set(facts)}  # Those of most parts are alike.
     return [
-        Lease(id.decode(), payload, token, read_facts(fact))
+        Lease(id.decode(), payload, token, known[fact])
         for id, payload, fact in zip(ids, payloads, facts, strict=True)
     ]
 

@@ -471,12 +471,12 @@ class Control:
         flight, self._flight = self._flight, None
         if flight:
             granted = self._answer_to(flight)
-            self._share.free(flight.asking.count - len(granted.leases))
             enough = len(granted.leases) < flight.most
             if enough:
                 self._share.had_enough()
                 # Where some were granted it is not told when to ask for more.
                 self._ask_at = time.monotonic() + (granted.ask_again or 0.02)
+            self._share.free(flight.asking.count - len(granted.leases))
             self._take(flight, granted)
             if enough and granted.leases:
                 self._listen()  # While that is sent, handlers can begin.

@@ -147,16 +147,17 @@ local function pop_by_turns(wanted)
       -- As many as it may give before somebody else has the turn.
       local alone = behind == 0 and not grouped and not (id and rank < (best + 1) * RANKS)
       local most = not record and 0 or alone and wanted or taken + 1
+      if record and limit >= 0 then most = math.min(most, taken + limit - record.running) end
       while taken < most do
-        local found, running = waiting[turn], record.running
-        local member = found and found[places[turn]]
-          or next_of(turn, math.ceil((wanted - before) / (behind + 1)))
-        if not member or limit >= 0 and running >= limit then break end
-        record.running, record.parked = running + 1, record.parked - 1
-        taken, places[turn] = taken + 1, places[turn] + 1
+        local member = next_of(turn, math.ceil((wanted - before) / (behind + 1)))
+        if not member then break end
+        local found, place = waiting[turn], places[turn]
+        local last = math.min(place + most - taken - 1, #found)
         -- The rank as it stands in a hold. Of the place of a part its facts tell, so this is its
-        -- priority; a job of a group may leave that while it runs.
+        -- priority, and where the first and the last have one, so have those between; a job of a
+        -- group may leave that while it runs.
         local above = not grouped and string.sub(member, length + 4, length + 5)
+        if above and string.sub(found[last], length + 4, length + 5) ~= above then last = place end
         local text = texts[above]
         if not text then
           local _, its_rank = read_parked(member)
@@ -164,8 +165,14 @@ local function pop_by_turns(wanted)
           text = string.format('%d', its_rank)
           if above then texts[above] = text end
         end
-        ids[taken], ranks[taken] = string.sub(member, length + 30), text
-        whose[taken], members[taken - plain] = record, member
+        for i = place, last do
+          member, taken = found[i], taken + 1
+          ids[taken], ranks[taken] = string.sub(member, length + 30), text
+          whose[taken], members[taken - plain] = record, member
+        end
+        local n = last - place + 1
+        record.running, record.parked = record.running + n, record.parked - n
+        places[turn] = last + 1
       end
       if taken > before then
         if record.first_at == 0 then record.first_at = this.now end
@@ -233,12 +240,17 @@ local function take_best(wanted, failed)
 end
 
 local function grant_all(ids, ranks, token, lapses_at)
-  local n, hold = #ids, token .. ' ' .. this.at .. ' '
-  local leased, holds = {}, {}
+  local n, until_ = #ids, string.format('%d', lapses_at)
+  local before_rank = token .. ' ' .. this.at .. ' '
+  local leased, holds, rank, hold = {}, {}, nil, nil
   for i = 1, n do
     local id = ids[i]
-    leased[2 * i - 1], leased[2 * i] = lapses_at, id
-    holds[2 * i - 1], holds[2 * i] = id, hold .. ranks[i]
+    if ranks[i] ~= rank then  -- Those of a request have one.
+      rank = ranks[i]
+      hold = before_rank .. rank
+    end
+    leased[2 * i - 1], leased[2 * i] = until_, id
+    holds[2 * i - 1], holds[2 * i] = id, hold
   end
   if n > 16 then
     -- The server keeps a small set as a list, and searches it from end to end. A member
