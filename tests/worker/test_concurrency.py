@@ -15,6 +15,7 @@ import redis
 from engine_support import command_calls
 from holdfast import Counts, NewJob, Queue, RunningJob, Server, Worker
 from holdfast.engine.call import Call
+from holdfast.errors import ServerUnavailable
 from holdfast.server import Sent
 from holdfast.wire import Packer
 from support import wait_until
@@ -234,6 +235,32 @@ def test_the_next_call_is_under_way_before_the_last_is_answered_where_jobs_are_s
     assert work_off(live_queue, lambda job: begun.append(job.id), concurrency=2)
     assert len(begun) == len(set(begun)) == 5000
     assert (under_way.calls, under_way.most) == (0, 2)
+
+
+def test_a_call_that_is_never_answered_takes_nothing_from_the_one_behind_it(
+    live_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way = UnderWay(monkeypatch)
+    lost: list[Sent[Any]] = []
+    result = Sent.result
+
+    def lose(sent: Sent[Any]) -> Any:
+        if under_way.calls == 2 and not lost:
+            lost.append(sent)
+            under_way.calls -= 1
+            sent.forget()
+            raise ServerUnavailable("the answer is lost")
+        return result(sent)
+
+    monkeypatch.setattr(Sent, "result", lose)
+    live_queue.add_many([b"x"] * 5000)
+    begun: list[str] = []
+    assert work_off(live_queue, lambda job: begun.append(job.id), concurrency=2, lease=1)
+    wait_until(lambda: live_queue.tidy().reclaimed or is_done(live_queue), "it to lapse")
+    assert work_off(live_queue, lambda job: begun.append(job.id), concurrency=2)
+    assert lost
+    assert is_done(live_queue)
+    assert len(set(begun)) == 5000
 
 
 def test_one_call_at_a_time_is_under_way_where_nothing_is_held_ahead(

@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast import arguments
 from holdfast.engine import calls
-from holdfast.engine.script import MAX_JOBS
 from holdfast.errors import HoldfastError, LeaseLost, ServerUnavailable
 from holdfast.job import Extended, NewJob
 from holdfast.worker import settling
 from holdfast.worker.beginning import Beginning
 from holdfast.worker.ear import Ear
-from holdfast.worker.flight import Flight
+from holdfast.worker.flights import Flight, Flights
 from holdfast.worker.held import Held
 from holdfast.worker.outcomes import GIVEN_BACK, spends
 from holdfast.worker.places import LEND_SECONDS
+from holdfast.worker.presence import Presence
 from holdfast.worker.queues import called
-from holdfast.worker.reporting import fitting, report
+from holdfast.worker.reporting import report
 from holdfast.worker.running import Run, RunningJob, places_of
 from holdfast.worker.settling import MOST_BYTES, answer_of, settle_of
 from holdfast.worker.ticker import Ticker
@@ -51,9 +51,6 @@ log = logging.getLogger("holdfast")
 
 MOST_SETTLED: Final = 500
 """When so many wait to be settled, no more are collected."""
-REGISTER_SECONDS: Final = 5.0
-MOST_SHOWN: Final = 20
-"""Running jobs in the directory of workers."""
 HOARD_SECONDS: Final = 0.25
 """When nothing began for so long, what waits goes back, for somebody else to have it."""
 SLOWEST_SECONDS: Final = 5.0
@@ -77,12 +74,15 @@ class Control:
         self._returned: deque[Run] = deque()
         self._held = Held(queue, shared)
         self._beginning = Beginning(self, self._held, shared)
+        self._flights = Flights(queue, self._share, self._held, shared)
         self._ticker = Ticker(queue)
+        self._presence = Presence(queue, self._held, shared)
         self._flight: Flight | None = None
+        """The last call for jobs, while its answer is not read."""
         self._enough = 1
         """When so many runs are over it is to be roused."""
         now = time.monotonic()
-        self._ask_at = self._ask_failed_at = self._register_at = now
+        self._ask_at = self._ask_failed_at = now
         self._asked_at = -math.inf
         self._asked_after = -1
         """How many runs of this worker were over when it last asked."""
@@ -179,7 +179,7 @@ class Control:
             self._waiter.close()
             if not self._trouble:
                 with suppress(HoldfastError):
-                    self._register(alive_for=0.001)
+                    self._presence.leave()
             if self._forsaken:
                 self.queue.close()
             self._over.set()
@@ -223,8 +223,8 @@ class Control:
         if now >= self._held.extend_at:
             self._land()
             self._held.extend()
-        if now >= self._register_at:
-            self._register()
+        if now >= self._presence.tell_at:
+            self._presence.tell()
         if self._leave_at is not None:
             self._leave()
         else:
@@ -261,8 +261,9 @@ class Control:
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             log.error("%s: %d jobs are left to lapse", self.queue.name, len(self._held))
             self._held.tell_all("leaving")
-            self._give_up_flight()
-            self.clean = False
+            if self._flight:
+                self._flights.forget(self._flight)
+            self.clean, self._flight = False, None
             self._held.clear()
             self._free_late()
         elif not isinstance(error, ServerUnavailable):  # That one took its time.
@@ -335,7 +336,7 @@ class Control:
 
     def _next_at(self) -> float:
         """Return when there is something to do if nothing happens."""
-        times = [self._register_at, self._held.extend_at]
+        times = [self._presence.tell_at, self._held.extend_at]
         if self._leave_at is None:
             times.append(self._ticker.next_at())
         if self._leave_at is not None:
@@ -429,94 +430,49 @@ class Control:
             self._ask_failed_at = float("inf")
             return 0
         self._land()
-        flight = self._send(count, (), failed=True)
-        granted = self._answer_to(flight)
+        flight = self._flights.send(count, (), failed=True)
+        granted = self._flights.read(flight)
         self._ask_failed_at = time.monotonic() + (granted.ask_again or 0.02)
         self._take(flight, granted)
         return len(granted.leases)
 
     def _ask(self, count: int, completed: Sequence[RunningJob]) -> None:
         """Ask for jobs. What the call before brought begins while the server is at this one."""
-        flight = self._send(count, completed)
-        self._land()
-        self._flight = flight
-        waits = len(self._held) > len(completed) and self._shared.pace.worth_another()
-        if not waits:
-            self._land()  # Nothing can be over before it has landed, or little at a time.
-
-    def _send(self, count: int, completed: Sequence[RunningJob], *, failed: bool = False) -> Flight:
-        most = min(count, MAX_JOBS)
-        call = calls.lease(
-            self.queue.server.incarnation.next_token(),
-            round(self._shared.lease_seconds * 1000),
-            most,
-            to_the_back=self.queue._ask.to_the_back,
-            failed=failed,
-            complete=[settle_of(job) for job in completed],
-        )
-        asked_at = self._asked_at = time.monotonic()
-        asked_after = self._shared.runs
-        asking = self._share.ask(count)
-        try:
-            with self._held.telling(completed):
-                sent = self.queue._send(call)
-        except BaseException:
-            self._share.answered(asking)
-            self._share.free(count)
-            raise
-        return Flight(sent, asking, most, completed, asked_at, asked_after)
+        flight = self._flights.send(count, completed)
+        self._asked_at = flight.asked_at
+        before, self._flight = self._flight, flight
+        if before:
+            self._arrive(before)
+        if not (len(self._held) > len(completed) and self._shared.pace.worth_another()):
+            self._land()  # Nothing can be over before, or not enough for another call.
 
     def _land(self) -> None:
-        """Read what was asked for last, if that was not done: jobs begin, places are freed."""
+        """Read what the last call brought, if that was not done."""
         flight, self._flight = self._flight, None
         if flight:
-            granted = self._answer_to(flight)
-            enough = len(granted.leases) < flight.most
-            if enough:
-                self._share.had_enough()
-                # Where some were granted it is not told when to ask for more.
-                self._ask_at = time.monotonic() + (granted.ask_again or 0.02)
-            self._share.free(flight.asking.count - len(granted.leases))
-            self._take(flight, granted)
-            if enough and granted.leases:
-                self._listen()  # While that is sent, handlers can begin.
+            self._arrive(flight)
 
-    def _answer_to(self, flight: Flight) -> Granted:
-        try:
-            granted = flight.sent.result()
-        except BaseException:
-            self._held.tell_again(flight.completed)
-            self._share.free(flight.asking.count)
-            raise
-        finally:
-            self._share.answered(flight.asking)
-        self._asked_after = flight.asked_after
-        if granted.leases:
-            self._shared.quiet[self] = -1
-        return granted
+    def _arrive(self, flight: Flight) -> None:
+        granted = self._flights.read(flight)
+        enough = len(granted.leases) < flight.most
+        if enough:
+            self._share.had_enough()
+            # Where some were granted it is not told when to ask for more.
+            self._ask_at = time.monotonic() + (granted.ask_again or 0.02)
+        self._share.free(flight.asking.count - len(granted.leases))
+        self._take(flight, granted)
+        if enough and granted.leases:
+            self._listen()  # While that is sent, handlers can begin.
 
     def _take(self, flight: Flight, granted: Granted) -> None:
         """Do what an answer is there for: what was completed is settled, what was leased begins."""
+        self._asked_after = flight.asked_after
+        if granted.leases:
+            self._shared.quiet[self] = -1
         try:
             self._settled(flight.completed, granted.leases.completed)
         finally:
             self._share.need(self._beginning.begin(granted.leases, flight.asked_at))
-
-    def _give_up_flight(self) -> None:
-        flight, self._flight = self._flight, None
-        if flight:
-            flight.sent.forget()
-            self._share.answered(flight.asking)
-            self._share.free(flight.asking.count)
-
-    # ------------------------------------------------------------------ be seen
-
-    def _register(self, alive_for: float = 3 * REGISTER_SECONDS) -> None:
-        """Say in the directory of workers that we are here, and on what."""
-        self._register_at = time.monotonic() + REGISTER_SECONDS
-        running = [job.describe() for job in self.running()[:MOST_SHOWN]]
-        about = fitting({**self._shared.about, "running": running})
-        self.queue.register(alive_for=alive_for, **about)
 
     # ------------------------------------------------------------- give back, leave
 
