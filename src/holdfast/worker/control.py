@@ -413,8 +413,11 @@ class Control:
         """Lease for the free places, and complete what is done in the same call."""
         if completed:
             self._share.hunger()  # A call goes out in any case.
+        asks_failed = self._leave_at is None and time.monotonic() >= self._ask_failed_at
+        if asks_failed:
+            self._land()  # Before it has places, which would be lost with it.
         count = self._share.take(self._shared.pace.per_call()) if self._leave_at is None else 0
-        if count and time.monotonic() >= self._ask_failed_at:
+        if count and asks_failed:
             count -= self._lease_failed(count)
         if count > 0:
             self._ask(count, completed)
@@ -429,7 +432,6 @@ class Control:
         if self._shared.handlers.for_failures(self.called) is None:
             self._ask_failed_at = float("inf")
             return 0
-        self._land()
         flight = self._flights.send(count, (), failed=True)
         granted = self._flights.read(flight)
         self._ask_failed_at = time.monotonic() + (granted.ask_again or 0.02)

@@ -37,6 +37,8 @@ class Crew:
         self._wanted = 0
         self._there: set[int] = set()
         self._leaving = 0
+        self._too_many = False
+        """Whether one more is to leave than are about to."""
         self._moved_at = time.monotonic()
         try:
             self.resize(count)
@@ -45,9 +47,10 @@ class Crew:
             raise
 
     def resize(self, count: int) -> None:
-        """Be so many from now on. Those that are too many leave once they have nothing to do."""
+        """Be so many from now on. Those that are too many leave when their run is over."""
         with self._lock:
             self._wanted = count
+            self._too_many = len(self._there) - self._leaving > count
             for _ in range(count - len(self._there)):
                 number = next(n for n in range(count) if n not in self._there)
                 threading.Thread(
@@ -55,7 +58,7 @@ class Crew:
                 ).start()
                 self._there.add(number)
             for _ in range(min(self._asleep, len(self._there) - self._leaving - count)):
-                self._call()
+                self._call()  # Whoever works leaves by itself.
 
     def _work(self, number: int) -> None:
         leaves = False
@@ -80,30 +83,32 @@ class Crew:
     def _take(self) -> Iterator[Run]:
         """Take what waits, one after the other, until there are too many who do."""
         works = self._works
-        while True:
+        while not (self._too_many and self._may_leave()):
             try:
                 work = works.popleft()
             except IndexError:
-                if self._sleep():
-                    continue
-                return
+                self._sleep()
+                continue
             self._moved_at = time.monotonic()
             if works and self._asleep and not self._rousing:
                 self._rouse()
             yield work
 
-    def _sleep(self) -> bool:
-        """Wait until something may be in the line; False when there are too many who do."""
+    def _may_leave(self) -> bool:
         with self._lock:
-            if self._works:  # It came just now.
-                return True
-            if len(self._there) - self._leaving > self._wanted:
-                self._leaving += 1
-                return False
+            may = len(self._there) - self._leaving > self._wanted
+            self._leaving += may
+            self._too_many = len(self._there) - self._leaving > self._wanted
+            return may
+
+    def _sleep(self) -> None:
+        """Wait until something may be in the line, or somebody is to leave."""
+        with self._lock:
+            if self._works or self._too_many:  # It came just now.
+                return
             self._asleep += 1
         self._calls.get()
         self._rousing = False
-        return True
 
     def _rouse(self) -> None:
         """Wake somebody up, if nobody is about to."""
