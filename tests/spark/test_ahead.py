@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from holdfast import Fenced, Queue, ServerUnavailable
 from holdfast.engine import claiming as engine
 from holdfast.spark import ahead, claiming
 from holdfast.spark.claiming import BEFORE_ALL, Claiming
 from holdfast.spark.options import source_options
+from holdfast.spark.source import StreamSource
 from spark.support import Options
 from support import wait_until
 
@@ -246,3 +252,47 @@ def test_a_claim_that_has_half_gone_back_is_not_settled_for_the_other_half(
     held(live_queue, 1000, 2500)
     claims.settle(1)
     held(live_queue, 0, 2500)
+
+
+# ------------------------------------------------------------------- Spark ends it
+
+
+@pytest.fixture
+def source(options: Options, live_queue: Queue, monkeypatch: pytest.MonkeyPatch) -> StreamSource:
+    """A source of whose claims Spark knows one, and one is claimed ahead."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    source = StreamSource(source_options({**options, "reader": "r"}))
+    add(live_queue, 50)
+    source.latestOffset({"claim": BEFORE_ALL}, ReadMaxRows(10))
+    source.latestOffset({"claim": 0}, ReadMaxRows(10))
+    held(live_queue, 20, 20)
+    return source
+
+
+def test_a_signal_ends_the_source_once(source: StreamSource) -> None:
+    frame = sys._getframe()
+    with pytest.raises(SystemExit):
+        source._end(signal.SIGTERM, frame)
+    source._end(signal.SIGTERM, frame)
+    source._ending = False
+    source.stop()
+
+
+def test_a_signal_that_is_heard_as_the_source_begins_to_stop_keeps_it_from_nothing(
+    source: StreamSource, live_queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(os, "_exit", left.append)
+
+    def hear(frame: FrameType, _event: str, _what: object) -> None:
+        if frame.f_code is StreamSource.stop.__code__:
+            sys.settrace(None)
+            source._end(signal.SIGTERM, frame)
+
+    sys.settrace(hear)
+    try:
+        source.stop()
+    finally:
+        sys.settrace(None)
+    held(live_queue, 10, 30)
+    assert left == [0]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -69,10 +70,14 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._claiming = Claiming(self._options)
         return self._claiming
 
-    def _end(self, *_: object) -> None:
-        """Have `stop` called before this process ends: Spark ends it without."""
-        self._ending = True
-        if not self._stopping:
+    def _end(self, _signal: int, frame: FrameType | None) -> None:
+        """Have `stop` called before this process ends: Spark ends it without.
+
+        A signal is often heard at the first step of a function, so also at that of `stop`.
+        """
+        once, self._ending = not self._ending, True
+        is_called = frame is not None and frame.f_code is StreamSource.stop.__code__
+        if once and not self._stopping and not is_called:
             raise SystemExit
 
     # ------------------------------------------------------------- on the driver
