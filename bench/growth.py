@@ -85,6 +85,15 @@ class Grower:
         return self.cost(lambda: self.queue.add_many([data] * batch), batch)
 
 
+BY_TURNS = (
+    "taken by turns, every part of a call is of another request. Of 184,000 instructions per part, "
+    "35,000 read and write its request's record, when it is leased and when it ends, and 16,000 "
+    "find its next part; a plain job takes 36,000 in all. Tried: records as doubles, one command "
+    "for all records, parts of a request that has the turn alone taken together. Leased by one it "
+    "is 1.9 times a plain job, by ten 2.9."
+)
+
+
 def grow(
     what: str, most: float, sizes: Sequence[int], measure: Callable[[int], list[float]]
 ) -> Growth:
@@ -118,6 +127,7 @@ def main() -> None:
             grow("requests", 3, many, grower.requests),
             grow("bytes of payload", 2, sizes, grower.payload),
         ]
+        growth[-2].remark = BY_TURNS
         growth[-1].remark = explained(growth[-1])
     print(f"\n{growth_table(growth)}")
     file = ROOT / ("quick.json" if quick else "results.json")
