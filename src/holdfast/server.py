@@ -123,8 +123,9 @@ class Server:
     def send(self, packer: wire.Packer, call: Call[T], now: bytes = b"") -> Sent[T]:
         """Send a call, and let its answer be read later: the server works meanwhile.
 
-        Goes on trying as `run` does, until it could be sent.
+        Goes on trying as `run` does, until it could be sent. Not for a call that waits for work.
         """
+        assert not call.wait
         asking = self._ask(packer, call, now)
         return Sent(asking, next(asking))
 
