@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test spark kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-peers \
+.PHONY: help demo test spark equality kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-peers \
         bench-growth bench-guard model faults spark-crash massacre chaos cluster-faults mutants docs lock clean
 
 help:                  ## list the targets
@@ -16,6 +16,7 @@ help:                  ## list the targets
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Holdfast needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
+	@echo "setting up $(VENV); the first time this downloads PySpark and a Java, which takes minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
@@ -76,6 +77,10 @@ model: $(READY)        ## the model test for longer: make model STEPS=1000000
 
 faults: $(READY)       ## the long forms of the fault tests
 	$(BIN)/python -m pytest -n 2 -m slow --ignore=tests/spark $(ARGS)
+
+equality: $(READY)     ## random plans in parts beside one plain job: make equality CASES=5000 SEED=1
+	HOLDFAST_EQUALITY_CASES=$(or $(CASES),5000) HOLDFAST_EQUALITY_SEED=$(or $(SEED),$$(date +%s)) \
+	  $(BIN)/python -m pytest -s tests/spark/pipeline/test_equality.py -k random_plans $(ARGS)
 
 spark-crash: $(READY)  ## kill Spark at every step, and run it on clusters: make spark-crash ROUNDS=5
 	HOLDFAST_SPARK_ROUNDS=$(or $(ROUNDS),3) $(BIN)/python -m pytest -m slow tests/spark $(ARGS)

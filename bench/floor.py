@@ -14,8 +14,8 @@ import redis
 
 from holdfast.address import parse
 from holdfast.ids import new_id
-from holdfast.link import Link
-from holdfast.wire import pack
+from holdfast.link import CONNECT_SECONDS, REPLY_SECONDS, Link
+from holdfast.wire import Introduction, pack
 
 LIST = b"floor:list"
 
@@ -24,7 +24,7 @@ class Floor:
     """The loop over Holdfast's own link."""
 
     def __init__(self, url: str) -> None:
-        self._link = Link(parse(url), "")
+        self._link = Link(parse(url), "", ("", ""), Introduction(), REPLY_SECONDS, CONNECT_SECONDS)
 
     def add(self, payload: bytes) -> None:
         id = new_id().encode()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from holdfast.spark import Pipeline, session, transform
 from holdfast.spark.pipeline import Handle
+from holdfast.spark.pipeline.report import Cut, draw
 
 HERE = Path(__file__).parent
 PARTS = 12
@@ -112,6 +114,8 @@ class Screen:
         self._drawn = 0
         self._began = time.monotonic()
         self._said_at = 0.0
+        self.watch: Callable[[Handle], None] = lambda _: None
+        """Told of the first request at every look, drawn or not."""
 
     def say(self, text: str) -> None:
         self._drawn = 0
@@ -148,6 +152,7 @@ def wait_for(
     while not condition():
         if time.monotonic() > deadline:
             raise SystemExit(f"waited {PATIENCE_SECONDS} s for {what}")
+        screen.watch(handles[0])
         screen.show(handles)
         time.sleep(0.3)
 
@@ -155,36 +160,63 @@ def wait_for(
 # ---------------------------------------------------------------------------- the story
 
 
+class Seen:
+    """What ran when, as the queue said while it ran: also runs that no result tells of."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._queue = pipeline.queue
+        self.most = 0
+        """How many parts of 'years' ran at the same time, at most."""
+
+    def running(self, request: str) -> dict[int, tuple[str, float]]:
+        """Return which worker, by its process id, runs which part, and since when."""
+        pids = {info.holder: info.about.get("pid") for info in self._queue.workers()}
+        found = {}
+        for job in self._queue.peek(100, state="leased"):
+            name, _, number = job.id.rpartition("/")
+            if name == request and number.isdecimal() and job.token and job.leased_at:
+                holder = job.token.rpartition(".")[0]
+                found[pids.get(holder) or 0] = (job.id, job.leased_at)
+        return found
+
+    def count(self, handle: Handle) -> None:
+        """Remember how many run now."""
+        self.most = max(self.most, handle.progress().running)
+
+
 def tell(folder: Path, megabytes: int) -> bool:
     """Run it all; return whether the output is what it should be."""
     screen, root = Screen(), folder / "data"
     root.mkdir(parents=True)
     url = f"embedded://{folder / 'server'}"
+    screen.say("starting a server of our own, which writes everything to disk")
     with Pipeline("demo", url, roots=root) as pipeline:
         pipeline.queue.counts()
-        screen.say(f"an embedded server that writes everything to disk, in {folder / 'server'}")
+        screen.say(f"the server runs in {folder / 'server'}; starting Spark, which takes a while")
         spark = session("demo", memory=MEMORY)
+        screen.say(f"Spark runs; writing about {megabytes} MB of sales")
         make_data(spark, root, megabytes)
         size = sum(file.stat().st_size for file in root.rglob("*.parquet")) / 2**20
         screen.say(f"{size:.0f} MB of sales, in {PARTS + 1} files")
         workers = [start_worker(url, root, folder / f"worker-{n}.log") for n in (1, 2)]
-        screen.say("two workers are starting, each with a Spark of its own")
-        handles = play(pipeline, workers, screen)
-        picture = pipeline.plot(folder / "timeline.png")
+        screen.say("starting two workers, each with a Spark of its own")
+        seen = Seen(pipeline)
+        handles, cut = play(pipeline, workers, screen, seen)
+        picture = draw(handles, folder / "timeline.png", title="demo", cut=cut)
         for worker in workers:
             worker.terminate()
         screen.say("comparing with one plain Spark job over the same input")
         plain = sales(spark.read.parquet(str(root / "years")), least=50.0)
         differ = rows_that_differ(handles[0].read(spark), plain)
-        report(handles, most_at_once(handles[0]), differ, picture)
+        report(handles, max(seen.most, most_at_once(handles[0], cut)), differ, picture)
         spark.stop()
     return differ == 0
 
 
 def play(
-    pipeline: Pipeline, workers: list[subprocess.Popen[bytes]], screen: Screen
-) -> list[Handle]:
-    """Submit, overtake, kill, and wait."""
+    pipeline: Pipeline, workers: list[subprocess.Popen[bytes]], screen: Screen, seen: Seen
+) -> tuple[list[Handle], list[Cut]]:
+    """Submit, overtake, kill, and wait; return the requests, and the run that was cut off."""
 
     def submit(id: str, priority: int, limit: int | None) -> Handle:
         return pipeline.submit(
@@ -200,26 +232,57 @@ def play(
 
     big = submit("years", 50, LIMIT)
     screen.say(f"request 'years': {PARTS} parts, priority 50, at most {LIMIT} at a time")
+    screen.watch = seen.count
     wait_for(lambda: big.progress().done >= 2, "the first parts", screen, [big])
     urgent = submit("today", 90, None)
     screen.say("request 'today': priority 90, so it goes first")
     both = [big, urgent]
     wait_for(lambda: urgent.progress().ended, "the urgent request", screen, both)
     screen.say(f"'today' is {urgent.progress().state}, 'years' goes on")
-    wait_for(lambda: big.progress().running >= 1, "a part that runs", screen, both)
-    os.kill(workers[0].pid, signal.SIGKILL)
-    screen.say("worker 1 was killed with -9; its part goes to the other when the lease lapses")
+    cut = kill_one(workers, screen, seen, both)
     wait_for(lambda: big.progress().ended, "the big request", screen, both)
     screen.show(both)
-    return both
+    ended_well = {(part.id, done.worker) for part, done in big.parts() if done}
+    # It may have completed in the moment before the kill.
+    return both, [one for id, one in cut if (id, one.worker) not in ended_well]
 
 
-def most_at_once(handle: Handle) -> int:
+def kill_one(
+    workers: list[subprocess.Popen[bytes]],
+    screen: Screen,
+    seen: Seen,
+    both: list[Handle],
+) -> list[tuple[str, Cut]]:
+    """Kill a worker in the middle of a part; return that part, and its run."""
+    pids = [worker.pid for worker in workers]
+    found: list[tuple[int, str, float]] = []
+
+    def runs() -> bool:
+        for pid, (id, since) in seen.running(both[0].id).items():
+            if pid in pids:
+                found.append((pid, id, since))
+        return bool(found)
+
+    wait_for(runs, "a part that runs", screen, both)
+    pid, id, since = found[0]
+    os.kill(pid, signal.SIGKILL)
+    screen.say(
+        f"worker {pids.index(pid) + 1} was killed with -9; its part goes to the other when the "
+        "lease lapses"
+    )
+    return [(id, Cut(both[0].id, worker_name(pid), since, max(0.1, time.time() - since)))]
+
+
+def worker_name(pid: int) -> str:
+    """Return a worker's name, as results have it."""
+    return f"{platform.node()}:{pid}"
+
+
+def most_at_once(handle: Handle, cut: list[Cut]) -> int:
     """Return how many of its parts ran at the same time, at most."""
-    changes = []
-    for _, done in handle.parts():
-        if done:
-            changes += [(done.began_at, 1), (done.began_at + done.seconds, -1)]
+    runs = [(done.began_at, done.seconds) for _, done in handle.parts() if done]
+    runs += [(one.began_at, one.seconds) for one in cut]
+    changes = [(began, 1) for began, _ in runs] + [(began + took, -1) for began, took in runs]
     most = now = 0
     for _, change in sorted(changes):
         now += change

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -13,14 +13,23 @@ import hiredis
 import msgspec
 import redis
 
-from holdfast import Lease, NewJob, Queue, Request, Row, ServerRefused, Staged
+from holdfast import (
+    Lease,
+    NewJob,
+    Queue,
+    Request,
+    Row,
+    ServerRefused,
+    Staged,
+    UnsupportedServer,
+)
 from holdfast.engine import calls, claiming, requesting, scripts, writing
-from holdfast.engine.call import Call, Entry, Failure
+from holdfast.engine.call import Call, Entry, Failed
 from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
 from holdfast.engine.script import Script
 from holdfast.keys import NAMES, queue_keys
 from holdfast.progress import PartState
-from support import Clock, Kind, TestServer, command_on
+from support import Clock, Kind, TestServer, command_on, wait_until
 
 T = TypeVar("T")
 
@@ -116,6 +125,8 @@ def refused(ask: Callable[[], object]) -> ServerRefused | None:
         ask()
     except ServerRefused as error:
         return error
+    except UnsupportedServer as error:
+        return ServerRefused(str(error), "LAYOUT")
     return None
 
 
@@ -153,6 +164,34 @@ def own_server(
             yield server
         finally:
             server.stop()
+
+
+SLOWLY = ("--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024")
+
+
+@contextmanager
+def slow_server() -> Iterator[TestServer]:
+    """A server that loads a job and many other keys, for half a minute or until it is let go."""
+    with own_server("--rdbcompression", "no") as server:
+        with server.client() as client, Queue("q", server.url) as queue:
+            queue.add("x", id="before")
+            client.eval("for n = 1, 6000 do redis.call('SET', n, string.rep('x', 1000)) end", 0)
+            client.save()
+        server.kill()
+        server.launch(*SLOWLY)
+        wait_until(lambda: is_loading(server), "a server that loads")
+        yield server
+
+
+def is_loading(server: TestServer) -> bool:
+    with server.client() as client, suppress(redis.RedisError):
+        return bool(client.info("persistence")["loading"])
+    return False
+
+
+def let_go(server: TestServer) -> None:
+    with server.client() as client:
+        client.config_set("key-load-delay", 0)
 
 
 # ------------------------------------------------------- a queue with all in it
@@ -448,8 +487,8 @@ _COUNTED = {
 }
 
 
-def _failures(held: Held) -> list[Failure]:
-    return [(lease.id, lease.token, b"+500", b"why") for lease in held.values()]
+def _failures(held: Held) -> list[Failed]:
+    return [Failed(lease.id, lease.token, b"+500", b"why", b"{}", b"-") for lease in held.values()]
 
 
 CHANGES: dict[str, Callable[[Queue, Held], object]] = {
@@ -466,6 +505,7 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     "complete": lambda queue, held: queue.complete_many(
         [(held["done"], b"result"), *held.values()]
     ),
+    "complete_without_results": lambda queue, held: queue.complete_many(held.values()),
     "complete_by_force": lambda queue, held: queue._run(
         calls.complete([(id, "-", b"result") for id in _STANDING], force=True)
     ),

@@ -2,8 +2,9 @@
 
 A request is one command of a client, together with the BLPOP or SCRIPT LOAD that it sent right
 before it. Each request, on whatever connection it comes, takes the next step of the plan; when
-the plan is used up, requests pass. The proxy knows where a request and its reply end, and so
-can cut exactly between what the server did and what the client hears of it.
+the plan is used up, requests pass. So does the name by which a client introduces itself.
+The proxy knows where a request and its reply end, and so can cut exactly between what the server
+did and what the client hears of it.
 
 It runs in a thread of its own, on an ephemeral port of 127.0.0.1, from `with` to its end.
 """
@@ -29,6 +30,7 @@ DRIP_SECONDS = 0.001
 TRICKLE_SECONDS = 0.08
 
 _LEADING = (b"BLPOP", b"SCRIPT")  # What a client sends before the command that it goes with.
+_NAMES = b"CLIENT"  # How it introduces itself, before its first request or with it.
 
 
 class Kind(Enum):
@@ -89,6 +91,9 @@ class Frames:
     def feed(self, data: bytes) -> None:
         self._stream += data
 
+    def has_one(self) -> bool:
+        return _end_of_frame(self._stream, 0) is not None
+
     def take(self) -> bytes | None:
         """Return the next frame, or None when it is not all there."""
         end = _end_of_frame(self._stream, 0)
@@ -146,6 +151,24 @@ class Side:
         while (frame := self._frames.take()) is None:
             self._frames.feed(await self._receive())
         return frame
+
+    async def ready(self) -> None:
+        """Wait until a frame is there, and leave it. Whoever cancels this loses nothing."""
+        while not self._frames.has_one():
+            await self._readable()
+            data = self._connection.recv(65536)
+            if not data:
+                raise EOFError
+            self._frames.feed(data)
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self._connection, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._connection)
 
     async def request(self) -> list[bytes]:
         """Return the commands up to the one that the leading ones go with."""
@@ -282,14 +305,44 @@ class Proxy:
         return server
 
     async def _serve(self, client: Side, server: Side) -> None:
+        named = 0  # Names that the server has not answered yet.
         while True:
-            commands = await client.request()
+            commands = await self._request(client, server, named)
+            if commands is None:
+                await client.send(await server.frame())
+                named -= 1
+                continue
+            if _command_of(commands[0]) == _NAMES:
+                await server.send(b"".join(commands))
+                named += len(commands)
+                continue
+            for _ in range(named):
+                commands.insert(0, b"")  # Their answers come first.
+            named = 0
             self.requests += 1
             step = next(self._steps, PASS)
             if step.kind is not Kind.PASS:
                 self.made.append(step.kind)
             if not await self._do(step, commands, client, server):
                 return
+
+    async def _request(self, client: Side, server: Side, named: int) -> list[bytes] | None:
+        """Return the next request, or None when the server answers to a name before it."""
+        if not named:
+            return await client.request()
+        asking = asyncio.create_task(client.ready())
+        answering = asyncio.create_task(server.ready())
+        try:
+            await asyncio.wait({asking, answering}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                asking.result()
+                return await client.request()
+            answering.result()
+            return None
+        finally:
+            for task in (asking, answering):
+                task.cancel()
+            await asyncio.wait({asking, answering})
 
     async def _do(self, step: Step, commands: list[bytes], client: Side, server: Side) -> bool:
         """Take one step; False when both sides shall be closed."""

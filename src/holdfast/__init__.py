@@ -3,29 +3,37 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from holdfast.codec import Json
 from holdfast.errors import (
     CodecError,
     Fenced,
+    GroupNotFound,
     HoldfastError,
     InvalidArgument,
+    JobCancelled,
     JobExists,
     JobNotFound,
     LeaseLost,
     QueueFull,
     Refused,
+    RequestNotFound,
+    ServerNotStarted,
     ServerRefused,
     ServerUnavailable,
     UnsupportedServer,
     WrongState,
 )
-from holdfast.handler import QueueHandler
+from holdfast.escaping import guard_the_log
+from holdfast.handler import QueueHandler, TypedReceipt
 from holdfast.job import (
     Claim,
     Committed,
     Counts,
+    EndedFacts,
     Event,
     Extended,
     Facts,
+    Failure,
     Job,
     JobOptions,
     Lease,
@@ -52,7 +60,7 @@ from holdfast.ticking import Schedule
 from holdfast.write import Write
 
 if TYPE_CHECKING:
-    from holdfast.ahandler import AsyncQueueHandler
+    from holdfast.ahandler import AsyncQueueHandler, AsyncTypedReceipt
     from holdfast.aqueue import AsyncQueue
     from holdfast.areader import AsyncReader
     from holdfast.arequest import AsyncRequest
@@ -78,25 +86,31 @@ __all__ = [
     "AsyncRunningJob",
     "AsyncServer",
     "AsyncShardedQueue",
+    "AsyncTypedReceipt",
     "AsyncWrite",
     "Auto",
     "Claim",
     "CodecError",
     "Committed",
     "Counts",
+    "EndedFacts",
     "Event",
     "Extended",
     "Facts",
     "Fail",
+    "Failure",
     "Fenced",
+    "GroupNotFound",
     "GroupStatus",
     "HoldfastError",
     "Hooks",
     "InvalidArgument",
     "Job",
+    "JobCancelled",
     "JobExists",
     "JobNotFound",
     "JobOptions",
+    "Json",
     "Lease",
     "LeaseLost",
     "Leases",
@@ -113,18 +127,21 @@ __all__ = [
     "Refused",
     "Release",
     "Request",
+    "RequestNotFound",
     "RequestStatus",
     "Retry",
     "Row",
     "RunningJob",
     "Schedule",
     "Server",
+    "ServerNotStarted",
     "ServerRefused",
     "ServerUnavailable",
     "ShardedQueue",
     "Staged",
     "Tidied",
     "Totals",
+    "TypedReceipt",
     "UnsupportedServer",
     "Update",
     "Worker",
@@ -141,6 +158,7 @@ _LATER = {
     "AsyncRequest": "holdfast.arequest",
     "AsyncServer": "holdfast.aserver",
     "AsyncShardedQueue": "holdfast.asharded",
+    "AsyncTypedReceipt": "holdfast.ahandler",
     "AsyncWrite": "holdfast.awrite",
     **dict.fromkeys(
         (
@@ -156,6 +174,9 @@ _LATER = {
         "holdfast.worker",
     ),
 }
+
+
+guard_the_log()  # Before any module logs: its lines hold text from outside.
 
 
 def __getattr__(name: str) -> object:

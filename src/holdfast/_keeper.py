@@ -14,17 +14,22 @@ the directory always say who is there:
 """
 
 # Without pathlib, which takes longer to import than all the rest.
-# ruff: noqa: PTH115, PTH123
+# ruff: noqa: PTH104, PTH106, PTH108, PTH115, PTH123
 
+import contextlib
 import fcntl
 import os
 import signal
 import sys
 import time
 
+HOME = 3  # The number under which the directory is open when this program begins.
 POLL = 0.25
 LINGER = 1.0  # Scripts that follow each other closely find the server still running.
 
+# The first settings are those that Holdfast 0.1 wrote: it is how a directory of 0.1 is recognised.
+# New ones are appended in `start`.
+#
 # The paths are relative, since a server removes its socket by name when it ends: the one of
 # a directory that was replaced would remove its successor's.
 CONFIG = """\
@@ -44,29 +49,29 @@ shutdown-on-sigterm nosave now force
 """
 
 
-def main(directory: str, binary: str) -> None:
+def main(directory: str, binary: str, maxmemory: str) -> None:  # noqa: ARG001  (shown by ps)
+    os.fchdir(HOME)  # The directory that was checked: its path may lead elsewhere by now.
     os.closerange(3, 1 << 16)  # Whatever the caller left open is not ours to keep so.
     os.setsid()  # Ctrl-C at the caller's terminal is not meant for us.
     os.umask(0o077)
-    os.chdir(directory)
-    start(binary)
+    start(binary, maxmemory)
     keeper, users, server = map(open_lock, ("keeper.lock", "users.lock", "server.lock"))
     if take(keeper):
+        short = read_short()  # Before anyone learns of the keeper, and may delete the directory.
         child = os.fork()
         if child == 0:
-            keep(users, server)
+            keep(users, server, short)
             # Given back first: whoever gets users.lock next must see that it needs a keeper.
             os.close(keeper)
         else:
             sign(keeper, child)
 
 
-def start(binary: str) -> None:
+def start(binary: str, maxmemory: str) -> None:
     """Start the server, unless one runs."""
     lock = open_lock("server.lock")
     if take(lock):
-        with open("server.conf", "w", encoding="ascii") as file:
-            file.write(CONFIG)
+        write_config(f"{CONFIG}maxmemory {maxmemory}\n")
         if os.fork() == 0:
             sign(lock, os.getpid())
             os.set_inheritable(lock, True)
@@ -76,7 +81,18 @@ def start(binary: str) -> None:
     os.close(lock)
 
 
-def keep(users: int, server: int) -> None:
+def write_config(text: str) -> None:
+    """Replace server.conf. Nothing is written through a link in its place."""
+    fresh = ".server.conf.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(fresh)
+    file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    os.write(file, text.encode("ascii"))
+    os.close(file)
+    os.rename(fresh, "server.conf")
+
+
+def keep(users: int, server: int, short: str) -> None:
     """Stop the server when nobody has used it for a while.
 
     Everything here goes by open files, none by a path: it stays right when the directory
@@ -91,6 +107,26 @@ def keep(users: int, server: int) -> None:
     # From here on a new user waits for us: it must find the server gone, not going.
     if not take(server):
         stop(server)
+    remove_short(read_short() or short)
+
+
+def read_short() -> str:
+    """Return the short name of the directory, or "" where it needs none."""
+    try:
+        with open("short-path", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def remove_short(short: str) -> None:
+    """Remove the short name of the directory; the next user makes another one."""
+    if short:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{short}/d")
+            os.rmdir(short)
+        with contextlib.suppress(OSError):
+            os.unlink("short-path")
 
 
 def stop(server: int) -> None:

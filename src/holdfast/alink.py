@@ -10,7 +10,8 @@ import hiredis
 
 from holdfast import wire
 from holdfast.address import Address
-from holdfast.link import CONNECT_SECONDS, REPLY_SECONDS
+from holdfast.credentials import Login
+from holdfast.link import explained, unspoken
 from holdfast.topology import FIND_SECONDS
 
 MOST_REPLIES: Final = 1000
@@ -20,13 +21,16 @@ MOST_REPLIES: Final = 1000
 class AsyncLink(asyncio.Protocol):
     """One connection: bytes out, replies in. Any trouble with it is an OSError."""
 
-    def __init__(self, reply_seconds: float | None = None) -> None:
-        self._reply_seconds = reply_seconds or REPLY_SECONDS
+    def __init__(self, address: Address, reply_seconds: float) -> None:
+        self._address = address
+        self._reply_seconds = reply_seconds
         self._reader = hiredis.Reader()
         self._replies: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport
         self._lost: OSError | None = None
+        self._introduction: wire.Introduction
+        self._unheard: tuple[bytes, ...] = ()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
         assert isinstance(transport, asyncio.Transport)
@@ -38,7 +42,10 @@ class AsyncLink(asyncio.Protocol):
             while (reply := self._reader.gets()) is not False:
                 self._replies.append(reply)
         except hiredis.ProtocolError as error:
-            self._lost = ConnectionResetError(f"what came is not a reply: {error}")
+            try:
+                self._replies.append(wire.misread(self._address, data, error))
+            except ConnectionResetError as lost:
+                self._lost = lost
             self._transport.abort()
         if len(self._replies) > MOST_REPLIES:
             self._transport.pause_reading()
@@ -53,6 +60,15 @@ class AsyncLink(asyncio.Protocol):
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    async def introduce(self, introduction: wire.Introduction, greeting: wire.Greeting) -> None:
+        """Log in, and send our names; what comes of those is read with the next reply."""
+        self._introduction = introduction
+        self._unheard = greeting.names
+        self.send(greeting.packed)
+        for _ in range(greeting.must):
+            if isinstance(reply := await self._read_first(), hiredis.ReplyError):
+                raise wire.refusal(reply)
 
     def send(self, packed: bytes) -> None:
         """Send a command; its reply is read later."""
@@ -78,6 +94,20 @@ class AsyncLink(asyncio.Protocol):
 
     async def read(self, seconds: float | None = None) -> Any:
         """Return the next reply; as long as something is taken or arrives, it is waited for."""
+        while self._unheard:
+            name, *others = self._unheard
+            if not self._introduction.hear(name, reply := await self._read_first(seconds)):
+                return reply  # The server turns us away: that is all that comes.
+            self._unheard = tuple(others)
+        return await self._read(seconds)
+
+    async def _read_first(self, seconds: float | None = None) -> Any:
+        try:
+            return await self._read(seconds)
+        except OSError as error:
+            raise unspoken(error, self._address) from None
+
+    async def _read(self, seconds: float | None = None) -> Any:
         while not self._replies:
             if self._lost is not None:
                 raise self._lost
@@ -99,6 +129,10 @@ class AsyncLink(asyncio.Protocol):
         except TimeoutError:
             return None
 
+    def limit(self, seconds: float) -> None:
+        """Wait so long for each reply from now on."""
+        self._reply_seconds = seconds
+
     async def show_life(self) -> None:
         """Have an answer, soon, or else an OSError: it was lost before."""
         self.send(wire.PING)
@@ -112,23 +146,25 @@ class AsyncLink(asyncio.Protocol):
 async def open_link(
     address: Address,
     path: str,
-    reply_seconds: float | None,
-    connect_seconds: float = CONNECT_SECONDS,
+    login: Login,
+    introduction: wire.Introduction,
+    reply_seconds: float,
+    connect_seconds: float,
 ) -> AsyncLink:
     """Connect and introduce ourselves."""
     loop = asyncio.get_running_loop()
-    link = AsyncLink(reply_seconds)
-    async with asyncio.timeout(connect_seconds):
-        if path:
-            await loop.create_unix_connection(lambda: link, path)
-        else:
-            tls = address.tls_context() if address.tls else None
-            await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
+    link = AsyncLink(address, reply_seconds)
     try:
-        for command in address.handshake():
-            reply = await link.ask(wire.pack(*command))
-            if isinstance(reply, hiredis.ReplyError):
-                raise wire.refusal(reply)
+        async with asyncio.timeout(connect_seconds):
+            if path:
+                await loop.create_unix_connection(lambda: link, path)
+            else:
+                tls = address.tls_context() if address.tls else None
+                await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
+    except OSError as error:
+        raise explained(error, address, connect_seconds) from None
+    try:
+        await link.introduce(introduction, introduction.pack(login, address.db))
     except BaseException:
         link.close()
         raise

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import UNSET
 
 from holdfast import rhythm
 from holdfast.ahandler import AsyncDeclare, AsyncQueueHandler
@@ -42,7 +45,7 @@ from holdfast.job import (
 )
 from holdfast.progress import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.requests import OnFailure
-from holdfast.said import Done
+from holdfast.said import Done, id_of, json_payload
 from holdfast.ticking import Missed, Schedule
 from holdfast.wire import Packer
 
@@ -119,22 +122,22 @@ class AsyncQueue:
             return result
 
     async def _watch(
-        self, asked: Call[T], id: str, patience: float, over: Callable[[T], bool]
+        self, ask: Callable[[], Awaitable[T]], id: str, patience: float, over: Callable[[T], bool]
     ) -> T:
         """Ask until it is over, whenever something happened to this id."""
         deadline = time.monotonic() + patience
-        found = await self._run(asked)
+        found = await ask()
         while not over(found) and (left := deadline - time.monotonic()) > 0:
             # An event may be missed, so we ask once a second too.
             async with self.events(idle=min(left, 1.0)) as events:
-                found = await self._run(asked)
+                found = await ask()
                 asked_at = time.monotonic()
                 while not over(found) and time.monotonic() < deadline:
                     event = await anext(events, None)
                     if event is None:
                         break
                     if event.concerns(id) or time.monotonic() - asked_at > 1.0:
-                        found = await self._run(asked)
+                        found = await ask()
                         asked_at = time.monotonic()
         return found
 
@@ -151,8 +154,9 @@ class AsyncQueue:
 
     async def add(
         self,
-        data: object,
+        data: object = UNSET,
         *,
+        json: object = UNSET,
         id: str | None = None,
         delay: Duration | None = None,
         at: Instant | None = None,
@@ -161,11 +165,17 @@ class AsyncQueue:
     ) -> Receipt:
         """Add a job: bytes and str as they are, everything else as JSON.
 
+        With `json=value`, or `Json(value)`, a str is stored as JSON too, so that every value comes
+        back as it was. What JSON would change, bytes and keys that are no str for example, is
+        refused: see `Json`.
+
         When it returns, the job is stored. A job that has the id already is left alone
         (`ignore`, the receipt is false and says where it stands), or changed (`update`, or
         an `Update` that says what), or `JobExists` is raised. What is changed while it runs
         is applied when the run is over. For the options see `JobOptions`.
         """
+        if data is UNSET or json is not UNSET:
+            data = json_payload(data, json)
         return await self._run(self._ask.add(data, id, delay, at, on_conflict, options))
 
     async def add_many(
@@ -235,7 +245,8 @@ class AsyncQueue:
 
         False when the job was given to another, failed, was cancelled or has ended: then
         neither the result nor the follow-ups in `add` are kept. A result is kept where the
-        job says `result_for`. With `force` the id is enough, whoever holds it.
+        job says `result_for`; a full server takes none: `QueueFull`, and nothing is changed.
+        With `force` the id is enough, whoever holds it.
         """
         return await self._run(self._ask.complete(lease, result, add, force))
 
@@ -321,14 +332,18 @@ class AsyncQueue:
         """Return failed jobs: their payloads, errors and counts."""
         return await self._drive(self._ask.peek(count, "failed", first))
 
-    async def result(self, id: str, *, wait: Duration | None = None) -> Outcome | None:
+    async def result(self, id: str | Receipt, *, wait: Duration | None = None) -> Outcome | None:
         """Return how a job ended, with its result; None when it has not, after `wait` seconds.
+
+        The job is named by its id or by the receipt of `add`.
 
         Raises `JobNotFound` when no job has this id: one that ended is remembered where it
         says `result_for`.
         """
+        name = id_of(id)
+        ask = partial(self._run, self._ask.outcome(name))
         return await self._watch(
-            self._ask.outcome(id), id, self._ask.wait(wait), lambda outcome: outcome is not None
+            ask, name, self._ask.wait(wait), lambda outcome: outcome is not None
         )
 
     async def audit(self) -> list[Problem]:
@@ -363,7 +378,8 @@ class AsyncQueue:
         priority    between requests and jobs: 0 to 99, higher runs sooner
         limit       how many parts may run at a time; None = any number
         on_failure  when a part fails: "continue" with the others, or "fail_fast"
-        keep_for    seconds for which its status and results are kept after it has ended
+        keep_for    seconds for which its status and results are kept after it has ended, at
+                    least 10; then its id is free again
         open_for    seconds after which it fails when it is still not sealed
         follow_up   a job to add in the call that ends it, as `<id>/end/<n>`
         append      number new parts after those that are there, rather than from 0
@@ -405,7 +421,7 @@ class AsyncQueue:
         """Declare that a job is to be added every so often: `queue.every("5m", name="refresh")`.
 
         interval  seconds, or text such as "30s", "5m", "1h 30m", "1d"; counted from the epoch, so
-                  "1d" is at midnight UTC
+                  "1d" is at midnight UTC. Or a nickname of cron, such as "@daily", in UTC
         data      the payload, or a `NewJob`
         name      of the schedule; without one that of the job's handler
         missed    when nobody was there at a tick: "skip" it, or make up for "all" of them
@@ -428,8 +444,10 @@ class AsyncQueue:
     ) -> Schedule:
         """Declare that a job is to be added when a cron expression says so: see `every`.
 
-        `tz` is the name of a time zone. Where clocks are put forward or back there, a time that
-        is left out comes right after, and one that comes twice counts once.
+        The expression has five fields, or is a nickname: `@hourly`, `@daily`, `@midnight`,
+        `@weekly`, `@monthly`, `@yearly`. `tz` is the name of a time zone. Where clocks are put
+        forward or back there, a time that is left out comes right after, and one that comes twice
+        counts once.
         """
         found = rhythm.cron(expression, tz)
         return self._ask.schedule(self.schedules, found, data, name, missed, options)
@@ -557,9 +575,13 @@ class AsyncQueue:
         """Take back at once whatever a worker holds; return how many. Counts a lapse of each."""
         return await self._drive(self._ask.fail_worker(worker))
 
-    async def delete(self) -> None:
-        """Remove the queue and everything in it."""
-        await self._drive(self._ask.delete())
+    async def delete(self, *, idle_for: Duration | None = None) -> bool:
+        """Remove the queue and everything in it; return whether nothing remains.
+
+        With `idle_for` only when it is empty, is not paused, and no call changed or leased anything
+        for so many seconds: to clear away names that nobody uses any more.
+        """
+        return await self._drive(self._ask.delete(idle_for))
 
     async def close(self) -> None:
         """Close the connections. The queue can be used again, and opens new ones."""

@@ -6,10 +6,13 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from holdfast.errors import HoldfastError
-from holdfast.job import Duration, Instant, JobOptions, Receipt
+from holdfast.job import Duration, Instant, JobOptions, NewJob, Receipt
 from holdfast.progress import Part, RequestStatus
 from holdfast.requests import RequestAsker
+from holdfast.said import json_payload
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,12 +46,13 @@ class AsyncRequest:
 
         Raises `WrongState` when it is sealed, or has ended and is remembered.
         """
-        return await self.queue._run(self._ask.open())
+        return await self.queue._drive(self._ask.open())
 
     async def add(
         self,
-        data: object,
+        data: object | NewJob = UNSET,
         *,
+        json: object = UNSET,
         number: int | None = None,
         delay: Duration | None = None,
         at: Instant | None = None,
@@ -56,16 +60,27 @@ class AsyncRequest:
     ) -> Receipt:
         """Add the next part: bytes and str as they are, everything else as JSON.
 
+        With `json=value` a str is stored as JSON too, as in `queue.add`.
+
+        Or a `NewJob`, which says its own options: `request.add(send.new(to="a@b.c"))` is a part
+        that calls a handler. It has no id, no group and keeps no result by itself.
+
         Parts are numbered from 0, in every `Request` that was opened anew. One whose number
         is there already is a repetition: it counts once, and the receipt is false. So a
         producer that died is followed by one that begins again, and no part is doubled.
         """
+        if data is UNSET or json is not UNSET:
+            data = json_payload(data, json)
         return await self.queue._run(self._ask.add(data, number, delay, at, options))
 
-    async def add_many(self, pieces: Iterable[object], **options: Unpack[JobOptions]) -> int:
-        """Add any number of parts, in calls of at most 500; return how many were new.
+    async def add_many(
+        self, pieces: Iterable[object | NewJob], **options: Unpack[JobOptions]
+    ) -> int:
+        """Add any number of payloads or `NewJob` values as parts; return how many were new.
 
-        Takes pieces as it goes, so they need not all be in memory.
+        A call carries at most 500 parts, all with the same options. A list or tuple is checked
+        as a whole before the first part is written. Other iterables are read piece by piece, so
+        they need not fit into memory.
         """
         return await self.queue._drive(self._ask.add_many(pieces, options))
 
@@ -87,7 +102,9 @@ class AsyncRequest:
             await self.seal()
             return
         try:
-            await self.cancel()
+            # Another process may have sealed it: then its parts are complete.
+            if (await self.status()).state == "open":
+                await self.cancel()
         except HoldfastError:
             # What went wrong in the block says more. It stays open, and can be gone on with.
             log.exception("%r: could not be cancelled", self)
@@ -95,15 +112,16 @@ class AsyncRequest:
     # ----------------------------------------------------------------- watch
 
     async def status(self) -> RequestStatus:
-        """Return how far it is. Raises `JobNotFound` when it is not there, or forgotten."""
-        return await self.queue._run(self._ask.status())
+        """Return how far it is. Raises `RequestNotFound` when it is not there, or forgotten.
+
+        A request that is open for longer than its `open_for` is failed by this.
+        """
+        return await self.queue._drive(self._ask.status())
 
     async def wait(self, timeout: Duration | None = None) -> RequestStatus:  # noqa: ASYNC109
         """Wait until it has ended, up to `timeout` seconds; return how far it is then."""
         patience = self.queue._ask.patience(timeout)
-        return await self.queue._watch(
-            self._ask.status(), self.id, patience, lambda status: status.ended
-        )
+        return await self.queue._watch(self.status, self.id, patience, lambda status: status.ended)
 
     async def results(self, *, first: int = 0) -> AsyncIterator[Part]:
         """Go through the parts in their order, from the `first` on, with what became of each."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -104,13 +105,43 @@ def flag(name: str, value: object) -> bool:
 def reason(name: str, value: object) -> bytes:
     """Return why a run ended as it did: the bounded text that is kept with the job."""
     if isinstance(value, BaseException):
-        value = "".join(traceback.format_exception_only(value)).strip()
+        value = _described(value)
     if not isinstance(value, str) or not value:
         raise InvalidArgument(
             f"{name} must be an exception or a str that says why, not {shown(value)}"
         )
     raw = value.encode(errors="backslashreplace")
     return raw[:MAX_ERROR_BYTES].decode(errors="ignore").encode()
+
+
+def _described(error: BaseException) -> str:
+    """Return an exception as a traceback ends with it, or less where it refuses to be shown."""
+    name = type_name(error)
+    with suppress(BaseException):  # Its class may have any method.
+        return "".join(traceback.format_exception_only(error)).strip() or name
+    with suppress(BaseException):
+        return f"{name}: {error}"
+    return name
+
+
+def type_name(error: BaseException) -> str:
+    """Return the name of an exception's class, with its module where that is not `builtins`.
+
+    Read from the type itself, as a metaclass may hide both, or raise.
+    """
+    name = _read_of_type("__qualname__", error) or "Exception"
+    module = _read_of_type("__module__", error)
+    if module.startswith("holdfast."):
+        module = "holdfast"  # Under which it is imported, wherever it is defined.
+    return name if module in ("", "builtins") else f"{module}.{name}"
+
+
+def _read_of_type(attribute: str, error: BaseException) -> str:
+    with suppress(AttributeError):  # A module can be deleted.
+        value = vars(type)[attribute].__get__(type(error))
+        if type(value) is str:
+            return value
+    return ""
 
 
 def several(name: str, values: object) -> Iterable[Any]:
@@ -120,7 +151,8 @@ def several(name: str, values: object) -> Iterable[Any]:
     return values
 
 
-def _limit(name: str, value: object) -> int:
+def limit(name: str, value: object) -> int:
+    """Return how often something may happen; None is any number of times."""
     return NO_LIMIT if value is None else whole(name, value, 0, 2**31)
 
 
@@ -148,15 +180,15 @@ def _timeout(value: Any) -> int | None:
 _OPTIONS: Final[Mapping[str, tuple[str, Any, object]]] = {
     "handler": ("handler", lambda v: _name("handler", v), None),
     "timeout": ("timeout_ms", _timeout, None),
-    "max_failures": ("max_failures", lambda v: _limit("max_failures", v), 10),
-    "max_lapses": ("max_lapses", lambda v: _limit("max_lapses", v), 3),
+    "max_failures": ("max_failures", lambda v: limit("max_failures", v), 10),
+    "max_lapses": ("max_lapses", lambda v: limit("max_lapses", v), 3),
     "min_backoff": ("min_backoff_ms", lambda v: duration_ms("min_backoff", v), 2_000),
     "max_backoff": ("max_backoff_ms", lambda v: duration_ms("max_backoff", v), 300_000),
     "result_for": ("result_for_ms", lambda v: duration_ms("result_for", v, forever=True), 0),
     "remember_for": ("remember_for_ms", lambda v: duration_ms("remember_for", v, forever=True), 0),
     "keep": ("keep", lambda v: flag("keep", v), False),
     "group": ("group", group, None),
-    "group_limit": ("group_limit", lambda v: _limit("group_limit", v), UNSET),
+    "group_limit": ("group_limit", lambda v: limit("group_limit", v), UNSET),
 }
 
 
@@ -205,13 +237,34 @@ def update_words(on_conflict: OnConflict) -> bytes:
 
 
 def how(update: Update) -> bytes:
-    """Return what an update replaces, in the four letters of `update_of`."""
+    """Return what an update replaces, in the four letters of `update_of`, and options by name."""
     data = flag("Update.data", update.data)
-    limits = flag("Update.limits", update.limits)
+    limits, only = _replaced(update.limits)
     counts = data if update.counts is None else flag("Update.counts", update.counts)
     due: object = update.due
     if not isinstance(due, bool | str) or due not in _DUE:
         raise InvalidArgument(
             f"Update.due must be True, False, 'later' or 'earlier', not {shown(due)}"
         )
-    return b"%d%b%d%d" % (data, _DUE[due], limits, counts)
+    return b"%d%b%d%d%b" % (data, _DUE[due], limits, counts, only)
+
+
+def _replaced(limits: object) -> tuple[bool, bytes]:
+    """Return whether an update replaces all options, and else the names of those on the wire."""
+    if isinstance(limits, bool):
+        return limits, b""
+    if isinstance(limits, str | bytes) or not isinstance(limits, Collection):
+        raise InvalidArgument(
+            f"Update.limits must be True, False or a list of options, not {shown(limits)}"
+        )
+    known = {"priority": "priority"} | {name: wire for name, (wire, *_) in _OPTIONS.items()}
+    del known["group_limit"]  # It is the group's, and comes with it.
+    names = []
+    for option in limits:
+        if not isinstance(option, str) or option not in known:
+            raise InvalidArgument(
+                f"unknown option {shown(option)} in Update.limits: an update may replace "
+                f"{', '.join(sorted(known))} (with group, also group_limit)"
+            )
+        names.append(f" {known[option]}")
+    return False, "".join(sorted(set(names))).encode()

@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import hiredis
 
-from holdfast import arguments, wire
+from holdfast import credentials as logins
+from holdfast import wire
 from holdfast.address import Address, Node, parse
 from holdfast.alink import AsyncLink, open_link
 from holdfast.caller import Caller
-from holdfast.embedded import Embedded
+from holdfast.credentials import Credentials
+from holdfast.embedded import PATIENCE as START_SECONDS
 from holdfast.engine.call import Call
 from holdfast.errors import InvalidArgument, ServerRefused
 from holdfast.incarnation import Incarnation
 from holdfast.job import Duration
 from holdfast.link import CONNECT_SECONDS, REPLY_SECONDS
-from holdfast.server import OTHERS_SECONDS, PATIENCE_SECONDS, embedded_path, log, warn_once
+from holdfast.server import (
+    FIND_LEAST_SECONDS,
+    OTHERS_SECONDS,
+    Changes,
+    embedded_at,
+    embedded_path,
+    log,
+    warn_once,
+    with_last_words,
+)
+from holdfast.settings import LEAST_SECONDS, Settings
 from holdfast.topology import FIND_SECONDS, Finding, RoutedTries, topology_of
+
+if TYPE_CHECKING:
+    from typing import Self, Unpack
+
+    from holdfast.server import Server
 
 T = TypeVar("T")
 
@@ -29,28 +48,47 @@ T = TypeVar("T")
 class AsyncServer:
     """A Redis or Valkey server, or several that are one, for one event loop.
 
-    For the arguments see `Server`.
+    For the arguments see `Server`. A `credentials` function may be async; a plain one runs in a
+    thread.
     """
 
     def __init__(
         self,
         url: str | Address | None = None,
         *,
-        patience: Duration = PATIENCE_SECONDS,
+        patience: Duration | None = None,
         reply_within: Duration | None = None,
+        credentials: Credentials | None = None,
+        client_name: str | None = None,
     ) -> None:
-        self.address = url if isinstance(url, Address) else parse(url)
+        address = url if isinstance(url, Address) else parse(url)
+        self.settings = Settings(address, patience, reply_within, credentials, client_name)
+        self.address = self.settings.address
         self.incarnation: Incarnation[Caller[AsyncLink]] = Incarnation(Caller)
-        self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
-        self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
+        self._patience = self.settings.patience_seconds
+        self._embedded = embedded_at(self.address)
         self._topology = topology_of(self.address)
-        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
-        if self._topology is not None and self._reply_seconds is None:
-            self._reply_seconds = OTHERS_SECONDS  # Somebody else may answer.
+        self._renewable = logins.is_renewable(self.address, self.settings.credentials)
+        self._introduction = wire.Introduction(self.settings.client_name)
         self._copies = wire.pack_copies(self.address.replicas, self._reply_seconds)
         self._unchecked = True
         self._listens = True  # False where this user may not: then it asks from time to time.
         self._undoing: set[asyncio.Task[object]] = set()
+
+    @classmethod
+    def like(cls, other: Server | AsyncServer, **changes: Unpack[Changes]) -> Self:
+        """Return another client of the same server, with the same settings but for `changes`.
+
+        It has a holder and connections of its own.
+        """
+        settings = replace(other.settings, **changes)
+        return cls(
+            settings.address,
+            patience=settings.patience,
+            reply_within=settings.reply_within,
+            credentials=settings.credentials,
+            client_name=settings.client_name,
+        )
 
     def __repr__(self) -> str:
         return f"AsyncServer({str(self.address)!r})"
@@ -115,6 +153,8 @@ class AsyncServer:
         elif wait:
             await asyncio.sleep(wait)
         begun = time.time()
+        # What waits for work is patient from the first trouble on.
+        since = None if wait else time.monotonic()
         tries: wire.Tries | None = None
         clean, ahead, copied = False, 1, False
         if self._copies and call.script.changes:
@@ -124,9 +164,11 @@ class AsyncServer:
                 clean = sent = False
                 try:
                     if self._topology is None:
-                        link = caller.link or await self._open_link(caller)
+                        link = caller.link or await self._open_link(caller, tries)
                     else:
                         link = await self._turn(caller, packer.slot, tries)
+                    if tries and self.settings.reply_within is None:
+                        link.limit(self._step(self._reply_seconds, tries.left))
                     sent = True
                     if first:
                         before, reply = await link.ask_both(first, packed, wait, ahead)
@@ -136,23 +178,30 @@ class AsyncServer:
                     clean = True
                 except OSError as error:
                     caller.drop()
-                    tries = tries or self._tries(packer.slot, call, begun)
+                    tries = tries or self._tries(packer.slot, call, begun, since=since)
+                    if self._embedded and sent:
+                        error = with_last_words(error, self._embedded)
                     pause = tries.after_loss(error, sent=sent, node=caller.node)
                 except ServerRefused as error:
-                    tries = tries or self._tries(packer.slot, call, begun)
+                    tries = tries or self._tries(packer.slot, call, begun, since=since)
                     pause = tries.after_no_entry(error, caller.node)
                 else:
                     if isinstance(reply, hiredis.ReplyError):
                         if wire.word_of(reply) in wire.ELSEWHERE:
                             caller.drop()
-                        tries = tries or self._tries(packer.slot, call, begun)
+                        tries = tries or self._tries(packer.slot, call, begun, since=since)
                         pause = tries.after_refusal(before, reply, caller.node)
                     elif copied and not wire.are_enough(replicas, self.address.replicas):
-                        tries = tries or self._tries(packer.slot, call, begun)
+                        tries = tries or self._tries(packer.slot, call, begun, since=since)
                         pause = tries.after_few_copies(replicas, self.address.replicas, caller.node)
                     else:
                         if wait and wire.word_of(before) == "NOPERM":
                             self._listens = False
+                        if tries:
+                            link.limit(self._reply_seconds)
+                        # Of several servers another one may have answered.
+                        if wire.away and (tries or self._topology is None):
+                            wire.note_back(self.address)
                         return call.read(reply)
                 # A wake may have been heard already: ask at once.
                 first, ahead, wait = tries.first, tries.ahead, 0
@@ -174,10 +223,24 @@ class AsyncServer:
         if undo is not None:
             await self.run(packer, undo, now)
 
-    def _tries(self, slot: int, *about: Any) -> wire.Tries:
+    def _tries(self, slot: int, *about: Any, since: float | None = None) -> wire.Tries:
+        more: Any = {"since": since, "renewable": self._renewable}
         if self._topology is None:
-            return wire.Tries(self.address, self._patience, *about)
-        return RoutedTries(self._topology, slot, self.address, self._patience, *about)
+            return wire.Tries(self.address, self._patience, *about, **more)
+        return RoutedTries(self._topology, slot, self.address, self._patience, *about, **more)
+
+    @property
+    def _reply_seconds(self) -> float:
+        """How long a reply is waited for when a call has all of its patience."""
+        if (said := self.settings.reply_seconds) is not None:
+            return said
+        return self._step(OTHERS_SECONDS if self._topology else REPLY_SECONDS)
+
+    def _step(self, seconds: float, left: float | None = None) -> float:
+        """Return how long a step of a call may take: no longer than there is patience left."""
+        if not self._patience:
+            return seconds
+        return min(seconds, max(self._patience if left is None else left, LEAST_SECONDS))
 
     @asynccontextmanager
     async def subscribe(
@@ -304,27 +367,30 @@ class AsyncServer:
         self, caller: Caller[AsyncLink], slot: int, tries: wire.Tries | None
     ) -> AsyncLink:
         """Return a caller's link to the one who serves a slot, or whom it shall ask this time."""
-        caller.turn_to((tries and tries.ask_at) or await self.where(slot))
-        return caller.link or await self._open_link(caller)
+        left = tries.left if tries else None
+        caller.turn_to((tries and tries.ask_at) or await self.where(slot, left))
+        return caller.link or await self._open_link(caller, tries)
 
-    async def where(self, slot: int) -> Node:
+    async def where(self, slot: int, left: float | None = None) -> Node:
         """Return which of several servers has a slot; trouble is an OSError or a refusal."""
         assert self._topology is not None
         node = self._topology.where(slot)
         if node is None:
-            await self._find(self._topology.find())
+            await self._find(self._topology.find(), left)
             node = self._topology.where(slot)
         if node is None:
             raise ConnectionError("the servers are changing places")
         return node
 
-    async def _find(self, finding: Finding) -> None:
+    async def _find(self, finding: Finding, left: float | None = None) -> None:
         """Ask whom a topology wants asked."""
+        until = time.monotonic() + self._step(math.inf, left)
         try:
             address, question = next(finding)
             while True:
                 try:
-                    reply = await self._ask_once(address, question)
+                    seconds = min(FIND_SECONDS, max(until - time.monotonic(), FIND_LEAST_SECONDS))
+                    reply = await self._ask_once(address, question, seconds)
                 except (OSError, ServerRefused) as error:
                     address, question = finding.throw(error)
                 else:
@@ -332,33 +398,46 @@ class AsyncServer:
         except StopIteration:
             pass
 
-    async def _ask_once(self, address: Address, question: bytes) -> Any:
-        link = await open_link(address, "", FIND_SECONDS, FIND_SECONDS)
+    async def _ask_once(self, address: Address, question: bytes, seconds: float) -> Any:
+        link = await self._link(address, "", seconds, seconds)
         try:
             return await link.ask(question)
         finally:
             link.close()
 
-    async def _open_link(self, caller: Caller[AsyncLink]) -> AsyncLink:
-        caller.link = await self.connect_to(caller.node)
+    async def _open_link(self, caller: Caller[AsyncLink], tries: wire.Tries | None) -> AsyncLink:
+        caller.link = await self.connect_to(caller.node, tries.left if tries else None)
         return caller.link
+
+    async def _link(self, address: Address, path: str, reply: float, connect: float) -> AsyncLink:
+        try:
+            async with asyncio.timeout(connect):
+                login = await logins.async_login(address, self.settings.credentials)
+        except TimeoutError:
+            raise TimeoutError(f"there were no credentials within {connect:.3g} s") from None
+        return await open_link(address, path, login, self._introduction, reply, connect)
 
     async def connect(self, slot: int) -> AsyncLink:
         """Open a connection to who serves a slot; trouble is an OSError or a refusal."""
         return await self.connect_to(await self.where(slot) if self._topology else None)
 
-    async def connect_to(self, node: Node | None) -> AsyncLink:
-        """Open a connection to one of several servers, or to the one that there is."""
+    async def connect_to(self, node: Node | None, left: float | None = None) -> AsyncLink:
+        """Open a connection to one of several servers, or to the one that there is.
+
+        `left` is how long the call that needs it is still tried.
+        """
         address = self.address.at(node) if node else self.address
         path = address.path
         if self._embedded:
-            starting = asyncio.create_task(asyncio.to_thread(embedded_path, self._embedded))
+            seconds = self._step(START_SECONDS, left)
+            starting = asyncio.create_task(
+                asyncio.to_thread(embedded_path, self._embedded, seconds)
+            )
             self._undoing.add(starting)  # Cancelled or not, it goes on: `close` waits for it.
             starting.add_done_callback(self._undoing.discard)
             path = await asyncio.shield(starting)
-        link = await open_link(
-            address, path, self._reply_seconds, FIND_SECONDS if node else CONNECT_SECONDS
-        )
+        connect = self._step(FIND_SECONDS if node else CONNECT_SECONDS, left)
+        link = await self._link(address, path, self._reply_seconds, connect)
         try:
             if self._unchecked:
                 warnings = wire.check_health(address, await link.ask(wire.INFO))

@@ -11,17 +11,17 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast import arguments, codec, flows, ticking
+from holdfast import arguments, codec, failing, flows, ticking
 from holdfast.backoff import retry_ms
 from holdfast.codec import MAX_ERROR_BYTES
-from holdfast.engine import calls
-from holdfast.engine.call import Call, Entry, Settle
+from holdfast.engine import calls, requesting
+from holdfast.engine.call import Call, Entry, Failed, Settle
 from holdfast.engine.calls import Granted
 from holdfast.engine.replies import Shown
 from holdfast.engine.requesting import Found
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import InvalidArgument, WrongState
-from holdfast.explaining import explain, needs_handler, outcome_of
+from holdfast.explaining import explain, needs_workers, of_a_request, outcome_of
 from holdfast.flows import Flow
 from holdfast.ids import new_id
 from holdfast.job import (
@@ -135,8 +135,6 @@ class Asker:
     ) -> Entry:
         if id is not None:
             utf8_name("id", id)
-        if isinstance(data, NewJob):
-            raise InvalidArgument("a NewJob is no payload: give it to add_many")
         priority, packed, group = arguments.DEFAULT_PRIORITY, b"", None
         if options or self._defaults:
             said = self._said(options)
@@ -234,12 +232,14 @@ class Asker:
         held = lease_of(lease)
         due = arguments.due(after, at, "after") or b"+%d" % retry_ms(held.facts)
         why = arguments.reason("error", error)
-        return or_lost(lease, calls.retry([(held.id, held.token, due, why)]))
+        failed = Failed(held.id, held.token, due, why, failing.packed(error, why))
+        return or_lost(lease, calls.retry([failed]))
 
     def fail(self, lease: Lease, error: str | BaseException) -> Call[bool]:
         held = lease_of(lease)
         why = arguments.reason("error", error)
-        return or_lost(lease, calls.fail([(held.id, held.token, b"", why)]))
+        failed = Failed(held.id, held.token, b"", why, failing.packed(error, why))
+        return or_lost(lease, calls.fail([failed]))
 
     def extend(self, lease: Lease, seconds: Duration) -> Call[Extended]:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
@@ -272,9 +272,10 @@ class Asker:
         failed = _age("failed_longer_than", failed_longer_than)
         take_back = None
         if held is not None:
+            # 0 is every lease, also one that was given out in this millisecond.
             take_back = flows.recall(
                 lambda position: calls.recall(
-                    longer_than_ms=held, to_the_back=back, position=position
+                    longer_than_ms=held or None, to_the_back=back, position=position
                 )
             )
         return flows.tidy(
@@ -287,8 +288,9 @@ class Asker:
     def resume(self) -> Flow[None]:
         return flows.one(calls.resume())
 
-    def delete(self) -> Flow[None]:
-        return flows.one(calls.delete())
+    def delete(self, idle_for: Duration | None) -> Flow[bool]:
+        idle_ms = None if idle_for is None else arguments.duration_ms("idle_for", idle_for)
+        return flows.one(calls.delete(idle_ms))
 
     def audit(self) -> Flow[list[Problem]]:
         return flows.audit()
@@ -329,7 +331,11 @@ class Asker:
 
     def explain(self, id: str) -> Flow[str]:
         shown: Shown | None = yield self.show(id)
-        workers = (yield from self.workers()) if needs_handler(shown) else ()
+        if shown is None:
+            found: list[Found] = yield requesting.requests(id)
+            if found and not found[0].record.group:
+                return of_a_request(id)
+        workers = (yield from self.workers()) if needs_workers(shown) else ()
         return explain(shown, workers)
 
     def outcome(self, id: str) -> Call[Outcome | None]:
@@ -358,7 +364,7 @@ class Asker:
                 "state must be 'ready', 'delayed', 'leased', 'parked', 'failed' or 'ended', "
                 f"not {arguments.shown(state)}"
             )
-        return flows.one(calls.peek(state, first, count))
+        return flows.peek(state, first, count)
 
     # --------------------------------------------------------------- requests
 
@@ -379,7 +385,10 @@ class Asker:
             if isinstance(follow_up, NewJob) and follow_up.id is not None:
                 raise InvalidArgument("the follow-up of a request is named after it: give no id")
         name = new_id() if id is None else id
-        return RequestAsker(name, priority, limit, on_failure, keep_for, open_for, entry, append)
+        tidy = calls.tidy(to_the_back=self.to_the_back)
+        return RequestAsker(
+            name, priority, limit, on_failure, keep_for, open_for, entry, append, tidy
+        )
 
     def walk(self) -> Flow[list[Found]]:
         return walk()

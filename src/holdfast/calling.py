@@ -13,23 +13,26 @@ from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast, get_type_hints
 
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast import arguments, codec
 from holdfast.errors import CodecError, InvalidArgument, WrongState
-from holdfast.job import JobOptions, NewJob
+from holdfast.job import JobOptions, NewJob, Receipt
 from holdfast.keys import utf8_name
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from holdfast.job import Outcome
+    from holdfast.job import Duration, Outcome
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Own = ParamSpec("Own")
 Called = TypeVar("Called")
+Kind = TypeVar("Kind", bound="CallReceipt")
 
 _JOBS: Final = ("RunningJob", "AsyncRunningJob")
+_HANDLER: Final = "handler"
 _OF_ONE: Final = ("id", "delay", "at", "on_conflict")
 
 
@@ -58,6 +61,12 @@ class Declared(Generic[P, R, Own, Called]):
         """The parameter that takes all other names, if there is one."""
         self.run: Callable[[Any], Any] = _runner(function, self.call_of)
         """What a worker calls with the job."""
+
+    @property
+    def timeout(self) -> Duration | None:
+        """How long one run may take, as said where the handler was declared."""
+        said: Duration | None = self._said.get("timeout")
+        return said
 
     @cached_property
     def _read(self) -> Callable[[bytes], Any]:
@@ -124,6 +133,21 @@ class Declared(Generic[P, R, Own, Called]):
             )
         return raw
 
+    def typed(self, kind: type[Kind], receipt: Receipt) -> Kind:
+        """Return the receipt of a call, which knows this handler."""
+        typed = kind(receipt.id, receipt.created, receipt.state, receipt.updated)
+        vars(typed)[_HANDLER] = self
+        return typed
+
+    def of_schedule(self, kwargs: dict[str, Any], *names: str) -> dict[str, Any]:
+        """Take what a schedule is told out of the arguments of a call.
+
+        What the function takes under such a name stays there, as it would with `add`.
+        """
+        taken = self._signature.parameters.keys()
+        found = () if self._rest else [name for name in names if name not in taken]
+        return {name: kwargs.pop(name) for name in found if name in kwargs}
+
     def call_of(self, job: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what to call the function with for a job."""
         given = job.json()
@@ -147,6 +171,30 @@ class Declared(Generic[P, R, Own, Called]):
             return cast("R", self._read(outcome.result))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise CodecError(f"{id}: the result is not what {self.name} returns: {error}") from None
+
+
+class CallReceipt(Receipt, frozen=True, dict=True):
+    """The receipt of a call of a handler: equal to a plain one that says the same.
+
+    The handler is no field of it, so it is neither shown, compared nor written as JSON.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return astuple(self) == astuple(other) if isinstance(other, Receipt) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(Receipt(*astuple(self)))
+
+
+def handler_of(receipt: CallReceipt) -> Any:
+    """Return the handler whose `add` gave this receipt; refuse one that was sent here."""
+    try:
+        return vars(receipt)[_HANDLER]
+    except KeyError:
+        raise InvalidArgument(
+            f"{receipt.id}: this copy of a receipt does not know its handler: ask "
+            "handler.result(receipt)"
+        ) from None
 
 
 D = TypeVar("D", bound=Declared[..., Any, ..., Any])

@@ -1,4 +1,7 @@
-"""Payloads to bytes and back: bytes and str as they are, everything else as JSON."""
+"""Payloads to bytes and back: bytes and str as they are, everything else as JSON.
+
+`Json(value)` is for a value that must come back as itself: a str becomes a JSON string too.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,43 @@ MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
 MAX_RESULT_BYTES: Final = 1024 * 1024
 MAX_ERROR_BYTES: Final = 4096
 
+JOB_FIELD: Final = "\0holdfast"
+"""A field that only a NewJob has when it is written as JSON, which shows it where it is no data."""
+_JOB_MARK: Final = msgspec.json.encode(JOB_FIELD)
+
 _typing: Final = threading.Lock()
 """msgspec crashes when two threads look at a type for the first time at once."""
 
 _to_json = msgspec.json.Encoder().encode
+_from_json = msgspec.json.Decoder().decode
+
+_NO_JSON: Final = (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError)
+"""What the encoder raises where a value has no JSON form."""
+
+
+class Json:
+    """A payload or result that is stored as JSON, whatever it is: `lease.json()` returns it again.
+
+    Without it a str is stored as its bytes, so that `queue.add("1")` is read as the number 1;
+    `queue.add(Json("1"))` is the text. It can be given wherever a payload or a result can.
+
+    What JSON would change is refused: bytes, sets, keys that are no str, NaN and infinity. A tuple
+    comes back as a list, a date as text and a dataclass as a dict.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Json({self.value!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.value == other.value if isinstance(other, Json) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Json, self.value))
 
 
 def encode(data: object) -> bytes:
@@ -43,12 +79,15 @@ def encode_result(result: object) -> bytes:
     return raw
 
 
-def decode_json(raw: bytes) -> Any:
-    """Decode JSON; say clearly when it is none."""
+def decode_json(raw: bytes, id: str = "", what: str = "payload") -> Any:
+    """Decode the JSON of a job; say clearly when it is none."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CodecError(f"payload is not JSON: {error}") from None
+        whose = f"{id}: the {what}" if id else what
+        if not raw:
+            raise CodecError(f"{whose} is empty, which is not JSON") from None
+        raise CodecError(f"{whose} is not JSON: {error}") from None
 
 
 def reader(of: Any) -> Callable[[bytes], Any]:
@@ -71,7 +110,48 @@ def _to_bytes(what: str, data: object) -> bytes:
             return data.encode()
         except UnicodeEncodeError as error:
             raise CodecError(f"{what} cannot be written as UTF-8: {error}") from None
-    return to_json(what, data)
+    return _to_same_json(what, data.value) if isinstance(data, Json) else to_json(what, data)
+
+
+def _to_same_json(what: str, value: object) -> bytes:
+    """Return a value as JSON; refuse what would come back as something else."""
+    try:
+        raw = _to_json(value)
+        if _from_json(raw) == value and _JOB_MARK not in raw:
+            return raw
+    except _NO_JSON:
+        pass
+    raw = to_json(what, value)
+    _must_come_back(what, value)
+    return raw
+
+
+def _must_come_back(where: str, value: object) -> None:
+    """Refuse bytes, sets and keys that are no str in a value that can be written as JSON."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidArgument(
+            f"{where} is bytes, which JSON does not have, and would come back as text: give bytes "
+            "alone and without json=, or make them text, for example with base64"
+        )
+    if isinstance(value, set | frozenset):
+        raise InvalidArgument(
+            f"{where} is a set, which JSON does not have, and would come back as a list: give a "
+            "list"
+        )
+    if isinstance(value, dict):
+        for key, one in value.items():
+            if not isinstance(key, str):
+                raise InvalidArgument(
+                    f"{where} has the key {ascii(key)[:40]}, which would come back as text: make "
+                    "all keys str"
+                )
+            _must_come_back(f"{where}[{ascii(key)[:40]}]", one)
+    elif isinstance(value, list | tuple):
+        for number, one in enumerate(value):
+            _must_come_back(f"{where}[{number}]", one)
+    elif not isinstance(value, str | int | float | msgspec.Raw | None):
+        kept = msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview))
+        _must_come_back(where, kept)
 
 
 def to_json(what: str, data: object) -> bytes:
@@ -80,8 +160,13 @@ def to_json(what: str, data: object) -> bytes:
         raw = _to_json(data)
         # The encoder writes NaN and infinity as null, which would lose them without a word.
         finite = b"null" not in raw or _is_finite(data)
-    except (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError) as error:
+    except _NO_JSON as error:
         raise CodecError(f"{what} cannot be written as JSON: {error}") from None
+    if _JOB_MARK in raw:
+        raise InvalidArgument(
+            "a NewJob is a job, not data: give it to add_many, to the add of a request or of a "
+            "running job, or to complete(add=…)"
+        )
     if not finite:
         raise CodecError(f"{what} cannot be written as JSON: NaN and infinity have no JSON form")
     return raw

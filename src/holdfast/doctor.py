@@ -31,7 +31,8 @@ from holdfast.health import (
 )
 from holdfast.link import Link
 from holdfast.server import Server
-from holdfast.wire import INFO, Packer, describe, pack
+from holdfast.server_directory import default_owner
+from holdfast.wire import INFO, Packer, describe, pack, untrusted
 
 __all__ = ["Diagnosis", "Finding", "Tier", "examine"]
 
@@ -95,6 +96,8 @@ def _look(server: Server, link: Link, packer: Packer, *, named: bool) -> Diagnos
         refused.append(_no_scripts(error, named=named))
     health, seen = _see(link, server.address.embedded, None if denied is None else tuple(denied))
     tier, found = tier_of(health, seen), [*refused, *judge(health, seen)]
+    if server.address.by_default:
+        found.append(_chosen_by_default())
     match server.address.kind:
         case "cluster" if named:
             found.append(Finding("ok", f"of the cluster, this is its node {link.address}"))
@@ -161,6 +164,14 @@ def _url(server: Server) -> str:
     return str(address)
 
 
+def _chosen_by_default() -> Finding:
+    return Finding(
+        "ok",
+        f"HOLDFAST_URL is not set: this is the embedded server of this {default_owner()}, which "
+        "other machines, containers and users do not share",
+    )
+
+
 def _settings(link: Link) -> dict[str, str] | None:
     found: dict[str, str] = {}
     for name in _SETTINGS:
@@ -225,15 +236,14 @@ def _no_entry(address: Address, error: Exception) -> Finding:
             "start the server, or correct the URL; without any URL Holdfast starts its own",
         )
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Finding(
-            "error",
-            f"its certificate is not to be trusted ({error.verify_message})",
-            "name its authority with ?ca=<file> in the URL",
-        )
-    if isinstance(error, TimeoutError):
+        return Finding("error", *untrusted(error))
+    if isinstance(error, TimeoutError) and not address.tls:
         return Finding(
             "error",
             f"no answer from {address} in {REPLY_SECONDS:.0f} s",
             "is it the right host and port, and does a firewall let this machine through?",
         )
-    return Finding("error", f"{address} cannot be reached: {describe(error)}", "correct the URL")
+    told, asked, advice = describe(error).partition(": ")
+    return Finding(
+        "error", f"{address} cannot be reached: {told}", advice if asked else "correct the URL"
+    )

@@ -2,32 +2,59 @@
 
 Here is what a user of it does: join the others, see that the server answers, call for one
 when it does not, leave. What happens to the server itself, and what the locks in its
-directory mean, is told in `_keeper.py`.
+directory mean, is told in `_keeper.py`; which directory it is, and whether it can be trusted,
+in `server_directory.py`.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
+import signal
 import socket
-import stat
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Final
 
-from holdfast.errors import InvalidArgument, ServerUnavailable, UnsupportedServer
+from holdfast import _keeper
+from holdfast import server_directory as places
+from holdfast.errors import (
+    InvalidArgument,
+    ServerNotStarted,
+    ServerUnavailable,
+    UnsupportedServer,
+)
+from holdfast.server_directory import default_directory
+
+__all__ = ["Embedded", "default_directory", "find_binary", "maxmemory"]
 
 PATIENCE = 20.0
 MOMENT = 0.005
 MAX_STARTS = 3
 MAX_LOG_BYTES = 1 << 20
-MAX_SOCKET_BYTES = 103  # what a socket's address can hold on every system (Linux: 107)
+VERSION_SECONDS = 10.0
+
+MEMORY_SHARE: Final = 0.5
+"""How much of the memory the server may use. It can need as much again to rewrite its file."""
+
+_LASTING: Final = frozenset(
+    {
+        *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR),
+        *(errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.EFBIG, errno.EISDIR, errno.EINVAL),
+    }
+)
+"""What is wrong with the directory. It does not pass by waiting."""
+
+_PASSING: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+"""What is wrong with the machine, for now."""
 
 
 class Embedded:
@@ -35,32 +62,69 @@ class Embedded:
 
     Every object has a place of its own among the users. A forked child shares its
     parent's: that place is free when both have left or ended.
+
+    directory   where the server keeps its files; without one that of the project or the user
+    by_default  nobody chose the embedded server: the first use of one is logged
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, *, by_default: bool = False
+    ) -> None:
         # At most one open users.lock. A list, since of two threads only one can pop it.
         self._users: list[int] = []
-        self.directory = Path(os.path.realpath(directory or default_directory()))
-        self.socket = _socket_for(self.directory)
+        self._by_default = by_default
+        self._log_begins = 0
+        self._logged = 0
+        self._loads = False
+        self.directory = places.real_path(directory or default_directory())
+        self.socket = self.directory / "server.sock"
+        """Where it listens; `ensure` puts a shorter name here where this one is too long."""
 
-    def ensure(self) -> Path:
+    def ensure(self, seconds: float = PATIENCE) -> Path:
         """Be a user of the server, see that it answers, and return its socket.
 
-        To be called before the first connection and after every lost one.
+        To be called before the first connection and after every lost one. Raises
+        `ServerNotStarted` when it cannot be started, and `ServerUnavailable` when it is there, or
+        soon may be.
         """
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + seconds
+        if self._by_default:
+            places.tell_default(self.directory)
         try:
-            _make_private(self.directory)
-            if self.socket.parent != self.directory:
-                _link(self.socket.parent, self.directory)
-            with _locked(self.directory / "start.lock", deadline) as alone:
+            with (
+                places.opened(self.directory) as home,
+                _locked("start.lock", deadline, home) as alone,
+            ):
                 if not alone:
                     raise self._unavailable("is being started by another process, for too long")
-                self._join(deadline)
-                self._see_that_it_runs(deadline)
+                places.mark(self.directory, home)
+                self._join(home, deadline)
+                self.socket = places.socket_path(self.directory, home)
+                self._see_that_it_runs(home, deadline)
         except OSError as error:
-            raise self._unavailable(f"cannot be used ({error})") from error
+            what = self._trouble(f"cannot be used ({error})")
+            if error.errno in _LASTING:
+                raise ServerNotStarted(what, "NOTSTARTED") from error
+            raise ServerUnavailable(what) from error
+        self._logged = self._log_size()
         return self.socket
+
+    def last_words(self) -> str:
+        """Return what the server's log says of a disk that cannot be written since `ensure`."""
+        if self._log_size() <= self._logged:
+            return ""
+        with suppress(OSError), (self.directory / "server.log").open("rb") as log:
+            log.seek(self._logged)
+            lines = log.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
+            said = [line for line in lines if " AOF " in line and "rror" in line]
+            return said[0].partition(" # ")[2] if said else ""
+        return ""
+
+    def _log_size(self) -> int:
+        try:
+            return (self.directory / "server.log").stat().st_size
+        except OSError:
+            return 0
 
     def leave(self) -> None:
         """Stop being a user; without users the server is stopped."""
@@ -71,8 +135,8 @@ class Embedded:
     def __del__(self) -> None:
         self.leave()
 
-    def _join(self, deadline: float) -> None:
-        lock = _open(self.directory / "users.lock")
+    def _join(self, home: int, deadline: float) -> None:
+        lock = places.open_file("users.lock", home=home)
         if any(os.path.sameopenfile(held, lock) for held in self._users):
             os.close(lock)
             return
@@ -82,53 +146,58 @@ class Embedded:
             raise self._unavailable("is being stopped, and does not end")
         self._users.append(lock)
 
-    def _see_that_it_runs(self, deadline: float) -> None:
-        starts = 0
+    def _see_that_it_runs(self, home: int, deadline: float) -> None:
+        starts, stamp, self._loads = 0, "", False
         while not self._answers():
             # The lock, not the silence, tells that it is dead: a second server beside one
             # that is merely slow would write into the same files.
-            if not _is_free(self.directory / "server.lock"):
+            if not _is_free("server.lock", home):
                 if time.monotonic() > deadline:
                     raise self._unavailable(
-                        "runs (its pid is in server.lock), perhaps on another machine that "
+                        "is still loading its jobs from disk"
+                        if self._loads
+                        else "runs (its pid is in server.lock), perhaps on another machine that "
                         "shares the directory, but does not answer"
                     )
                 time.sleep(MOMENT)
             elif starts < MAX_STARTS:
+                if not starts:
+                    stamp = self._allow(home)
                 starts += 1
-                self._start()
+                self._start(home)
             else:
-                raise self._unavailable("ends as soon as it is started")
+                places.write_stamp(home, stamp)  # It did not come to writing anything.
+                said = self._end_of_log()
+                what = self._trouble("ends as soon as it is started", _reason(said), said)
+                raise ServerNotStarted(what, "NOTSTARTED")
         if starts:
             self._mend(deadline)
-        if _is_free(self.directory / "keeper.lock"):
-            self._start()
+        if _is_free("keeper.lock", home):
+            self._start(home)
 
-    def _start(self) -> None:
+    def _allow(self, home: int) -> str:
+        """See that the server may be started here; return the stamp of the one before."""
+        binary = find_binary()
+        places.must_have_no_links(self.directory, home)
+        server = places.must_be_supported(_version_of(binary, home), binary)
+        stamp = places.read_stamp(home)
+        places.must_read(self.directory, stamp, server, binary)
+        places.write_stamp(home, server.name)  # Also to see whether the disk takes anything.
+        return stamp
+
+    def _start(self, home: int) -> None:
         """Start what is missing, server or keeper."""
         keeper = Path(__file__).with_name("_keeper.py")
-        command = (sys.executable, "-I", "-S", keeper, self.directory, find_binary())
-        log = _open(self.directory / "server.log", os.O_APPEND)
+        command = (sys.executable, "-I", "-S", keeper, self.directory, find_binary(), maxmemory())
+        log = places.open_file("server.log", os.O_APPEND, home)
         try:
-            if os.fstat(log).st_size > MAX_LOG_BYTES:
+            self._log_begins = os.fstat(log).st_size
+            if self._log_begins > MAX_LOG_BYTES:
                 os.ftruncate(log, 0)
-            # Not subprocess: its pipe to the new process also ends up in a child that another
-            # thread forks now, and if that child waits for us here, both wait for ever.
-            pid = os.posix_spawn(
-                sys.executable,
-                command,
-                os.environ,
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, log, 1),
-                    (os.POSIX_SPAWN_DUP2, log, 2),
-                ],
-                setsigmask=(),  # What our caller does not want to hear ends the server.
-            )
+                self._log_begins = 0
+            _spawn(sys.executable, command, home, log)
         finally:
             os.close(log)
-        with suppress(ChildProcessError):  # Somebody else may collect all children.
-            os.waitpid(pid, 0)  # The locks say what became of it.
 
     def _mend(self, deadline: float) -> None:
         """Rewrite the append-only file on Redis 7.0.
@@ -149,9 +218,11 @@ class Embedded:
             reply = self._ask(b"PING")
         except OSError:
             return False
+        loads = reply.startswith(b"-LOADING")
+        self._loads = self._loads or loads  # Busy with that, it may not answer each time.
         # Any other refusal (a script that runs too long, a full disk) comes from a server
         # that is there, and is for the caller to hear.
-        return reply != b"" and not reply.startswith(b"-LOADING")
+        return reply != b"" and not loads
 
     def _ask(self, command: bytes) -> bytes:
         """Send one command and return its reply, or b"" when the server hangs up."""
@@ -164,28 +235,38 @@ class Embedded:
                 return replies.read(int(line[1:])) if line.startswith(b"$") else line
 
     def _unavailable(self, what: str) -> ServerUnavailable:
-        log = self.directory / "server.log"
-        try:
-            end = log.read_text(errors="replace")[-2000:].strip() or "(empty)"
-        except OSError as error:
-            end = f"({error.strerror})"
-        return ServerUnavailable(
-            f"the embedded server in {self.directory} {what}. Its log, {log}, should say why; "
-            "mend that and try again, name another directory, or use a server of your own "
-            f"with url= or HOLDFAST_URL. The log ends:\n{end}"
+        return ServerUnavailable(self._trouble(what, log=self._end_of_log()))
+
+    def _end_of_log(self) -> str:
+        """Return what the server said last; of one that we started, not what others said before."""
+        with suppress(OSError):
+            said = (self.directory / "server.log").read_bytes()[self._log_begins :]
+            return said.decode(errors="replace")[-2000:].strip()
+        return ""
+
+    def _trouble(self, what: str, reason: str = "", log: str = "") -> str:
+        reason = f": {reason}" if reason else ""
+        ends = f". Its log is {self.directory}/server.log. The log ends:\n{log}" if log else ""
+        return (
+            f"the embedded server in {self.directory} {what}{reason}. Correct that and try again, "
+            "name another directory, or use a server of your own with url= or HOLDFAST_URL" + ends
         )
 
 
-def default_directory() -> Path:
-    """Return this user's own directory for the embedded server."""
-    data = Path(os.environ.get("XDG_DATA_HOME", ""))
-    try:
-        return (data if data.is_absolute() else Path.home() / ".local/share") / "holdfast"
-    except RuntimeError:
-        raise InvalidArgument(
-            "this user has no home directory for an embedded server: name another one, as "
-            "embedded:///var/lib/holdfast, or use a server of your own with url= or HOLDFAST_URL"
-        ) from None
+def _reason(log: str) -> str:
+    """Return what a log says last, without its process, time and mark; a fatal line if it has one.
+
+    What stands on the line after `*** FATAL CONFIG FILE ERROR` and the like is behind it.
+    """
+    lines = [
+        re.sub(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [*#.-] ", "", line).strip()
+        for line in log.splitlines()
+    ]
+    lines = [line for line in lines if line]
+    for number, line in enumerate(lines):
+        if "fatal" in line.lower():
+            return " ".join(lines[number : number + 4]).rstrip(".")[:300]
+    return lines[-1].rstrip(".")[:300] if lines else ""
 
 
 def find_binary() -> Path:
@@ -231,50 +312,95 @@ def _bundled_binary() -> Path | None:
     return binary
 
 
-def _socket_for(directory: Path) -> Path:
-    path = directory / "server.sock"
-    if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
-        return path
-    # Not TMPDIR: it may differ between processes that must find the same server.
-    name = hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]
-    return Path(f"/tmp/holdfast-{os.geteuid()}-{name}/server.sock")  # noqa: S108  (see `_link`)
+def maxmemory() -> str:
+    """Return how much memory the server may use, as its setting `maxmemory` has it.
 
-
-def _link(short: Path, directory: Path) -> None:
-    """Make a short name for a directory, or refuse what is there under that name."""
-    with suppress(FileExistsError):
-        short.symlink_to(directory)
-    # Another user could lead us to a server of theirs.
-    if short.lstat().st_uid != os.geteuid() or os.path.realpath(short) != str(directory):
+    HOLDFAST_SERVER_MAXMEMORY says it: 512mb, 4gb, or 0 for no limit. Else it is half of what the
+    machine has, or the container may use.
+    """
+    given = os.environ.get("HOLDFAST_SERVER_MAXMEMORY", "").strip().lower()
+    if not given:
+        return str(int(MEMORY_SHARE * _memory()))
+    if not re.fullmatch(r"\d{1,15}([kmg]?b?)?", given, re.ASCII):
         raise InvalidArgument(
-            f"{short} is not ours, or does not lead to {directory}: "
-            "remove it, or name another directory for the embedded server"
+            f"HOLDFAST_SERVER_MAXMEMORY is {given!r}: write 512mb, 4gb, or 0 for no limit"
         )
+    return given
 
 
-def _make_private(directory: Path) -> None:
-    """Make a directory that only we can enter, or refuse the one that is there."""
-    with suppress(FileExistsError):
-        directory.mkdir(mode=0o700, parents=True)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise InvalidArgument(
-            f"{directory} is not a directory of user {os.geteuid()}: "
-            "name another directory for the embedded server"
-        )
-    if found.st_mode & 0o077:
-        if any(directory.iterdir()):  # It may be somebody's home, or /tmp.
-            raise InvalidArgument(
-                f"others can enter {directory}: run `chmod 700` on it, "
-                "or name another directory for the embedded server"
-            )
-        directory.chmod(0o700)
+def _memory(root: Path = Path("/")) -> int:
+    """Return the bytes that this machine has, or that the control groups of this process allow."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    files = [root / "sys/fs/cgroup/memory/memory.limit_in_bytes"]
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            group = Path(line.rpartition(":")[2].lstrip("/"))
+            files += [
+                root / "sys/fs/cgroup" / folder / "memory.max" for folder in (group, *group.parents)
+            ]
+    for file in files:
+        with suppress(OSError, ValueError):
+            found.append(int(file.read_text()))  # It may say "max".
+    return min(found)
+
+
+def _version_of(binary: Path, home: int) -> str:
+    """Return what a server says when it is asked for its version."""
+    told = places.open_scratch(home)
+    try:
+        _spawn(binary, (binary, "--version"), None, told, VERSION_SECONDS)
+        return os.pread(told, 10_000, 0).decode(errors="replace")
+    except OSError as error:
+        if error.errno in _PASSING:
+            raise
+        raise UnsupportedServer(
+            f"{binary} cannot be run ({error.strerror}): name another server with "
+            "HOLDFAST_SERVER_BINARY, or use one of your own with url= or HOLDFAST_URL"
+        ) from error
+    finally:
+        os.close(told)
+
+
+def _spawn(
+    program: str | Path,
+    command: tuple[str | Path, ...],
+    home: int | None,
+    output: int,
+    seconds: float | None = None,
+) -> None:
+    """Run a program to its end, with `home` open in it; its output goes to a file.
+
+    What does not end in time is killed.
+    """
+    files: list[Any] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, output, 1),
+        (os.POSIX_SPAWN_DUP2, output, 2),
+    ]
+    if home is not None:
+        files.append((os.POSIX_SPAWN_DUP2, home, _keeper.HOME))
+    # Not subprocess: its pipe to the new process also ends up in a child that another
+    # thread forks now, and if that child waits for us here, both wait for ever.
+    pid = os.posix_spawn(
+        program,
+        command,
+        os.environ,
+        file_actions=files,
+        setsigmask=(),  # What our caller does not want to hear ends the server.
+    )
+    with suppress(ChildProcessError):  # Another thread may collect all children.
+        until = seconds and time.monotonic() + seconds
+        while os.waitpid(pid, os.WNOHANG if until else 0)[0] == 0:
+            if until and time.monotonic() > until:
+                os.kill(pid, signal.SIGKILL)
+                until = None
+            time.sleep(MOMENT)
 
 
 @contextmanager
-def _locked(path: Path, deadline: float) -> Iterator[bool]:
+def _locked(path: str | Path, deadline: float, home: int | None = None) -> Iterator[bool]:
     """Try to hold a lock alone until the deadline, and say whether we do."""
-    lock = _open(path)
+    lock = places.open_file(path, home=home)
     try:
         yield _lock(lock, fcntl.LOCK_EX, deadline)
     finally:
@@ -283,8 +409,8 @@ def _locked(path: Path, deadline: float) -> Iterator[bool]:
         os.close(lock)
 
 
-def _is_free(path: Path) -> bool:
-    with _locked(path, time.monotonic()) as free:
+def _is_free(name: str, home: int) -> bool:
+    with _locked(name, time.monotonic(), home) as free:
         return free
 
 
@@ -298,7 +424,3 @@ def _lock(lock: int, kind: int, deadline: float) -> bool:
             time.sleep(MOMENT)
         else:
             return True
-
-
-def _open(path: Path, flags: int = 0) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600)

@@ -3,12 +3,16 @@
 HoldfastError
 ├── Refused               the server said no, and nothing was changed
 │   ├── LeaseLost         the job is no longer yours to settle or extend
+│   │   └── JobCancelled  it was cancelled while it ran
 │   ├── JobExists         add(on_conflict="raise") met an id that is taken
 │   ├── JobNotFound       no job has this id
+│   │   ├── RequestNotFound   no request has this id
+│   │   └── GroupNotFound     no group of jobs has this name
 │   ├── WrongState        the job is not in a state that allows this
 │   ├── Fenced            another reader of this name was opened since
 │   ├── QueueFull         the server is out of memory and takes no more work
 │   └── ServerRefused     the server's own no: read-only, loading, disk full, no access
+│       └── ServerNotStarted  the embedded server cannot be started
 ├── ServerUnavailable     the connection was lost and did not come back in time:
 │                         the outcome is unknown until you ask
 ├── UnsupportedServer     too old, or not a server that Holdfast can use
@@ -44,12 +48,24 @@ class LeaseLost(Refused):
     """The lease is over: the job was taken back, given to another, or has ended."""
 
 
+class JobCancelled(LeaseLost):
+    """The job was cancelled while it ran: stop, it ends as cancelled."""
+
+
 class JobExists(Refused):
     """A job with this id is already there."""
 
 
 class JobNotFound(Refused):
     """No job has this id."""
+
+
+class RequestNotFound(JobNotFound):
+    """No request has this id: it was never opened, or it ended and is forgotten."""
+
+
+class GroupNotFound(JobNotFound):
+    """No group of jobs has this name: a group is there as long as it has jobs."""
 
 
 class WrongState(Refused):
@@ -73,6 +89,10 @@ class ServerRefused(Refused):
     def __init__(self, message: str, word: str = "") -> None:
         super().__init__(message)
         self.word = word
+
+
+class ServerNotStarted(ServerRefused):
+    """The embedded server cannot be started, and nothing was changed. The message says why."""
 
 
 class ServerUnavailable(HoldfastError):

@@ -29,21 +29,40 @@ def outcome_of(shown: Shown) -> Outcome | None:
     return None
 
 
-def needs_handler(shown: Shown | None) -> bool:
-    """Tell whether a job waits for a worker that has the handler which it names."""
-    return shown is not None and shown.job.state in _WAITING and shown.job.facts.handler is not None
+def needs_workers(shown: Shown | None) -> bool:
+    """Tell whether the workers have to be known to explain a job."""
+    if shown is None:
+        return False
+    return shown.job.state in _WAITING or _may_be_late(shown.job)
+
+
+def _may_be_late(job: Job) -> bool:
+    """Tell whether a job has a timeout that a thread would not enforce."""
+    runs = job.state == "leased" and job.facts.failed_at is None
+    return bool(job.facts.timeout_ms) and (runs or job.state in _WAITING)
+
+
+def of_a_request(id: str) -> str:
+    """Return what to say of an id that a request has, and no job."""
+    return (
+        "no job has this id, but a request has: `holdfast request show` tells how far it is. Its "
+        f"parts are the jobs {id}/0, {id}/1 and so on"
+    )
 
 
 def explain(shown: Shown | None, workers: Iterable[WorkerInfo] = ()) -> str:
-    """Return why a job is not running, or that it is; `workers` are asked for its handler."""
+    """Return why a job is not running, or that it is; `workers` are looked at for its handler."""
     if shown is None:
         return "no job has this id: it was never added, or it ended and nothing was to be kept"
     job = shown.job
     said = [_state(shown, job)]
     if shown.paused and job.state in _WAITING:
         said.append("the queue is paused")
-    if needs_handler(shown):
-        said += _nobody_has(job.facts.handler, workers)
+    known = list(workers)
+    if job.state in _WAITING:
+        said += _nobody_takes(job.facts.handler, known)
+    if _may_be_late(job):
+        said += _only_threads(job, known)
     if job.facts.cancelled or _is_stopped(shown, job):
         said.append("it was cancelled and ends when its holder settles it or the lease lapses")
     if job.successor:
@@ -56,14 +75,43 @@ def explain(shown: Shown | None, workers: Iterable[WorkerInfo] = ()) -> str:
     return "; ".join(said)
 
 
-def _nobody_has(handler: str | None, workers: Iterable[WorkerInfo]) -> Iterator[str]:
+def _nobody_takes(handler: str | None, workers: list[WorkerInfo]) -> Iterator[str]:
     """Say so where workers are registered, and none of them can run it."""
-    known = list(workers)
-    told = [worker.about.get("handlers") for worker in known if worker.alive]
-    if known and not told:
+    alive = [worker for worker in workers if worker.alive]
+    if workers and not alive:
         yield "no worker is alive"
-    elif told and all(isinstance(names, list) and handler not in names for names in told):
-        yield f"no worker that is alive has a handler {handler!r}"
+    elif alive and all(_takes(worker, handler) is False for worker in alive):
+        if handler is None:
+            yield "no worker that is alive takes jobs that name no handler"
+        else:
+            yield f"no worker that is alive has a handler {handler!r}"
+
+
+def _takes(worker: WorkerInfo, handler: str | None) -> bool | None:
+    """Tell whether a worker takes such jobs; None where it does not say."""
+    if handler is None:
+        unnamed = worker.about.get("unnamed")
+        return unnamed if isinstance(unnamed, bool) else None
+    names = worker.about.get("handlers")
+    return handler in names if isinstance(names, list) else None
+
+
+def _only_threads(job: Job, workers: list[WorkerInfo]) -> Iterator[str]:
+    """Say so where all who take a job with a timeout would run it in a thread."""
+    handler = job.facts.handler
+    takers = [one for one in workers if one.alive and _takes(one, handler)]
+    if takers and all(_in_thread(worker, handler) for worker in takers):
+        yield (
+            f"its timeout of {(job.facts.timeout_ms or 0) / 1000:g} s ends no run: all workers "
+            "that are alive run it in threads, where only job.cancelled tells that the time is up"
+        )
+
+
+def _in_thread(worker: WorkerInfo, handler: str | None) -> bool:
+    coroutines = worker.about.get("coroutines", [])
+    if worker.about.get("executor") != "thread" or not isinstance(coroutines, list):
+        return False
+    return handler not in coroutines
 
 
 def _is_stopped(shown: Shown, job: Job) -> bool:
@@ -77,6 +125,8 @@ def _state(shown: Shown, job: Job) -> str:
         case "ready":
             before = f"behind {_times(job.behind or 0, 'job')}" if job.behind else "the next to run"
             return f"ready, {before} (priority {job.priority})"
+        case "delayed" if job.at is not None and job.at <= shown.now:
+            return f"due since {_clock(job.at)}: the next lease makes it ready"
         case "delayed":
             return f"delayed until {_clock(job.at)}, {_seconds(job.at, shown.now)} from now"
         case "leased":
@@ -116,7 +166,8 @@ def _parked(shown: Shown, job: Job) -> str:
     return ", ".join(said)
 
 
-def _times(count: int, what: str) -> str:
+def _times(count: int | None, what: str) -> str:
+    count = count or 0
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 

@@ -22,7 +22,7 @@ from holdfast.engine.calls import Granted
 from holdfast.engine.replies import Record
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS
 from holdfast.errors import HoldfastError, QueueFull
-from holdfast.job import Leases, Problem, Receipt, Tidied
+from holdfast.job import Job, Leases, Problem, Receipt, State, Tidied
 
 T = TypeVar("T")
 A = TypeVar("A", bound=int)
@@ -131,19 +131,35 @@ def lease(
     return granted.leases
 
 
+def peek(state: State, first: int, count: int) -> Flow[list[Job]]:
+    """Look at jobs in pages, as one reply has a bound in bytes; a job that moved is seen once."""
+    found: dict[str, Job] = {}
+    more = True
+    while more and len(found) < count:
+        page: list[Job]
+        page, more = yield calls.peek_page(state, first, count - len(found))
+        first += len(page)
+        found |= {job.id: job for job in page}
+    return list(found.values())
+
+
 def tidy(call: Callable[[], Call[calls.Step]], take_back: Flow[int] | None = None) -> Flow[Tidied]:
     """Tidy until nothing is left to move; first take back what is held for too long."""
     taken = (yield from take_back) if take_back else 0
     total = Tidied(0, taken, 0)
+    published = 0
     while True:
         step: calls.Step = yield call()
         total = Tidied(*map(sum, zip(astuple(total), astuple(step.moved), strict=True)))
-        if MAX_JOBS not in astuple(step.moved) and not step.staging:
-            break
-    if step.unpublished:
+        if MAX_JOBS in astuple(step.moved) or step.staging:
+            continue
+        if published or not step.unpublished:
+            return replace(total, published=published)
         with suppress(QueueFull):  # There is enough to do; who tidies when it is done goes on.
-            total = replace(total, published=(yield from publish()))
-    return total
+            published = yield from publish()
+        if not published:
+            return total
+        # Rows that are overdue wait to be promoted.
 
 
 def publish(write: str = "") -> Flow[int]:

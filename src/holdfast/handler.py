@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, overload
 
-from holdfast.calling import Called, Declared, Own, P, R, register
+from holdfast.calling import Called, CallReceipt, Declared, Own, P, R, handler_of, register
 from holdfast.job import Duration, Instant, JobOptions, OnConflict, Receipt
-from holdfast.ticking import Schedule
+from holdfast.said import id_of
+from holdfast.ticking import Missed, Schedule
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
     from typing import Self, Unpack
 
     from holdfast.queue import Queue
     from holdfast.worker.running import AsyncRunningJob, RunningJob
+
+
+class TypedReceipt(CallReceipt, Generic[R], frozen=True, repr_omit_defaults=True):
+    """What became of one call given to `add` of a handler: a receipt that knows the result."""
+
+    def result(self, *, wait: Duration | None = None) -> R:
+        """Return what the function returned for this job: see `QueueHandler.result`."""
+        handler: QueueHandler[..., R, ..., Any] = handler_of(self)
+        return handler.result(self, wait=wait)
 
 
 class QueueHandler(Declared[P, R, Own, Called]):
@@ -28,18 +39,22 @@ class QueueHandler(Declared[P, R, Own, Called]):
         super().__init__(function, name, said)
         self.queue = queue
 
-    def add(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+    def add(self, *args: P.args, **kwargs: P.kwargs) -> TypedReceipt[R]:
         """Add a job that calls the function with these arguments.
+
+        The receipt can be asked for what the function returned: `receipt.result(wait=5)`.
 
         What it would not take is refused before anything is stored, and so is what JSON does not
         have: it would arrive as something else.
         """
-        return self.queue.add(self.payload(args, kwargs), **self.options_of())
+        receipt = self.queue.add(self.payload(args, kwargs), **self.options_of())
+        return self.typed(TypedReceipt, receipt)
 
-    def add_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Receipt]:
+    def add_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TypedReceipt[R]]:
         """Add a job for each dict of arguments; all are checked before the first is added."""
         how = self.options_of().get("on_conflict", "ignore")
-        return self.queue.add_many(self.news(calls), on_conflict=how)
+        receipts = self.queue.add_many(self.news(calls), on_conflict=how)
+        return [self.typed(TypedReceipt, receipt) for receipt in receipts]
 
     def options(
         self,
@@ -54,28 +69,73 @@ class QueueHandler(Declared[P, R, Own, Called]):
         own = {"id": id, "delay": delay, "at": at, "on_conflict": on_conflict}
         return self.saying({name: one for name, one in own.items() if one is not None} | options)
 
-    def every(self, interval: str | Duration, /, *args: P.args, **kwargs: P.kwargs) -> Schedule:
+    # Beside a ParamSpec nothing can be said by name: with an option the arguments are checked
+    # when the schedule is declared, and not by a type checker.
+
+    @overload
+    def every(self, interval: str | Duration, /, *args: P.args, **kwargs: P.kwargs) -> Schedule: ...
+    @overload
+    def every(
+        self,
+        interval: str | Duration,
+        /,
+        *args: Any,
+        name: str,
+        missed: Missed = "skip",
+        **kwargs: Any,
+    ) -> Schedule: ...
+    @overload
+    def every(
+        self, interval: str | Duration, /, *args: Any, missed: Missed, **kwargs: Any
+    ) -> Schedule: ...
+    def every(self, interval: str | Duration, /, *args: Any, **kwargs: Any) -> Schedule:
         """Declare that the function is to be called every so often: see `queue.every`.
 
-        The schedule has the name of the handler. For another, or for what to do about missed ticks,
-        give `new(…)` to `queue.every`.
+        The arguments are those of the function, and `name` and `missed` of the schedule. Without a
+        name it has that of the handler. What the function itself takes under such a name is its
+        argument: then give `new(…)` to `queue.every`.
         """
-        return self.queue.every(interval, self.new(*args, **kwargs))
+        said = self.of_schedule(kwargs, "name", "missed")
+        return self.queue.every(interval, self.new(*args, **kwargs), **said)
 
-    def cron(self, expression: str, /, *args: P.args, **kwargs: P.kwargs) -> Schedule:
-        """Declare that the function is to be called when a cron expression says so, in UTC.
+    @overload
+    def cron(self, expression: str, /, *args: P.args, **kwargs: P.kwargs) -> Schedule: ...
+    @overload
+    def cron(
+        self,
+        expression: str,
+        /,
+        *args: Any,
+        tz: str | tzinfo,
+        name: str | None = None,
+        missed: Missed = "skip",
+        **kwargs: Any,
+    ) -> Schedule: ...
+    @overload
+    def cron(
+        self, expression: str, /, *args: Any, name: str, missed: Missed = "skip", **kwargs: Any
+    ) -> Schedule: ...
+    @overload
+    def cron(self, expression: str, /, *args: Any, missed: Missed, **kwargs: Any) -> Schedule: ...
+    def cron(self, expression: str, /, *args: Any, **kwargs: Any) -> Schedule:
+        """Declare that the function is to be called when a cron expression says so.
 
-        For another time zone give `new(…)` to `queue.cron`.
+        The arguments are those of the function, and `tz`, `name` and `missed` of `queue.cron`;
+        without a time zone it is UTC. What the function itself takes under such a name is its
+        argument: then give `new(…)` to `queue.cron`.
         """
-        return self.queue.cron(expression, self.new(*args, **kwargs))
+        said = self.of_schedule(kwargs, "tz", "name", "missed")
+        return self.queue.cron(expression, self.new(*args, **kwargs), **said)
 
-    def result(self, id: str, *, wait: Duration | None = None) -> R:
+    def result(self, id: str | Receipt, *, wait: Duration | None = None) -> R:
         """Return what the function returned for a job, where that says `result_for`.
+
+        The job is named by its id or by the receipt of `add`.
 
         Raises `WrongState` when the job has not ended after `wait` seconds, has failed or was
         cancelled.
         """
-        return self.returned(id, self.queue.result(id, wait=wait))
+        return self.returned(id_of(id), self.queue.result(id, wait=wait))
 
 
 class Declare:

@@ -77,9 +77,9 @@ class Health:
         """Product and version."""
         return f"{self.product} {'.'.join(map(str, self.version))}"
 
-    def warnings(self) -> list[str]:
+    def warnings(self, *, embedded: bool = False) -> list[str]:
         """Return what could cost jobs, in one sentence each."""
-        found = (*_eviction(self), *_no_file(self))
+        found = (*_eviction(self), *_no_file(self), *_torn_end(self, embedded=embedded))
         return [str(finding) for finding in found if finding.level == "error"]
 
     def number(self, name: str) -> int:
@@ -113,7 +113,8 @@ def read_health(info: bytes) -> Health:
         product="Valkey" if valkey else "Redis",
         version=tuple(int(part) for part in version.split(".") if part.isdigit()),
         eviction=fields.get("maxmemory_policy", ""),
-        aof=fields.get("aof_enabled", "1") == "1",
+        # While it loads its data, a server with an append-only file says 0.
+        aof=fields.get("aof_enabled", "1") == "1" or fields.get("loading") == "1",
         fields=fields,
     )
 
@@ -149,7 +150,7 @@ def judge(health: Health | None, seen: Seen) -> list[Finding]:
         *_role(health),
         *_persistence(health, seen),
         *_eviction(health),
-        *_memory(health),
+        *_memory(health, seen),
         *found,
     ]
 
@@ -166,13 +167,7 @@ def _version(health: Health, seen: Seen) -> Iterator[Finding]:
     if health.too_old:
         yield Finding("error", f"this is {health.name}", f"{NEEDS}: update it")
         return
-    if health.product == "Redis" and health.version[:2] == (7, 0) and not seen.embedded:
-        yield Finding(
-            "warning",
-            "Redis 7.0 can lose acknowledged jobs at the second start after an unclean stop, "
-            "whatever appendfsync says",
-            "run BGREWRITEAOF after every unclean stop, or use Redis 7.2, Valkey 8.0 or newer",
-        )
+    yield from _torn_end(health, embedded=seen.embedded)
     lines = PATCHED[health.product]
     major, minor, own, *_ = *health.version, 0, 0, 0
     line = major, minor
@@ -192,6 +187,18 @@ def _version(health: Health, seen: Seen) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", f"{health.name} is new enough")
+
+
+def _torn_end(health: Health, *, embedded: bool) -> Iterator[Finding]:
+    """Redis 7.0 writes on behind a torn end of its file; the embedded one is rewritten by us."""
+    if health.aof and not embedded and (health.product, health.version[:2]) == ("Redis", (7, 0)):
+        yield Finding(
+            "error",
+            "Redis 7.0 can lose acknowledged jobs at the second start after an unclean stop, "
+            "whatever appendfsync says",
+            "use Valkey 8.0, Redis 7.2 or newer; until then run BGREWRITEAOF after every unclean "
+            "stop, before jobs are added",
+        )
 
 
 def _role(health: Health) -> Iterator[Finding]:
@@ -275,7 +282,7 @@ def _eviction(health: Health) -> Iterator[Finding]:
         yield Finding("ok", "maxmemory-policy is noeviction: a full server refuses, and drops none")
 
 
-def _memory(health: Health) -> Iterator[Finding]:
+def _memory(health: Health, seen: Seen) -> Iterator[Finding]:
     used, most = health.number("used_memory"), health.number("maxmemory")
     if not used:
         return
@@ -284,7 +291,8 @@ def _memory(health: Health) -> Iterator[Finding]:
             "warning",
             f"{_megabytes(used)} of {_megabytes(most)} are used: when it is full, nothing can be "
             "added",
-            "finish jobs, or raise maxmemory",
+            "finish jobs, or raise "
+            + ("HOLDFAST_SERVER_MAXMEMORY" if seen.embedded else "maxmemory"),
         )
     else:
         limit = f" of {_megabytes(most)}" if most else ", with no limit of its own (maxmemory)"

@@ -6,14 +6,17 @@ a frozen dataclass.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict
+from zlib import crc32
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from holdfast import codec
+from holdfast.errors import CodecError
 
 Duration: TypeAlias = int | float | timedelta
 """Seconds, or a timedelta."""
@@ -29,13 +32,14 @@ class Update(Struct, frozen=True, repr_omit_defaults=True):
 
     data    replace the payload
     due     replace when it may run: True, False, only by a "later" or an "earlier" time
-    limits  replace everything else that it says about itself, and its priority
+    limits  replace everything else that it says about itself, and its priority: True, False, or
+            the names of the options to replace, such as ["max_failures", "priority"]
     counts  begin failures and lapses anew; by default when the payload is replaced
     """
 
     data: bool = True
     due: bool | Literal["later", "earlier"] = True
-    limits: bool = True
+    limits: bool | Collection[str] = True
     counts: bool | None = None
 
 
@@ -73,8 +77,8 @@ class JobOptions(TypedDict, total=False):
     group_limit: int | None
 
 
-class NewJob(Struct, frozen=True, repr_omit_defaults=True):
-    """A job to add with `add_many` or as a follow-up, with options of its own."""
+class NewJob(Struct, frozen=True, repr_omit_defaults=True, tag_field=codec.JOB_FIELD, tag="job"):
+    """A job to add with `add_many`, as a part or as a follow-up, with options of its own."""
 
     data: Any
     id: str | None = None
@@ -174,15 +178,83 @@ class Facts(Struct, frozen=True, repr_omit_defaults=True):
     request: str | None = None
     group: str | None = None
     error: str | None = None
+    raised: str | None = None
     cancelled: bool = False
     failed_at: int | None = None
     handlings: int = 0
+    max_handlings: int = 100
     outcome: str | None = None
     ended_at: int | None = None
     taken_until: int | None = None
 
 
 NO_FACTS = Facts()
+
+
+class Failure(Struct, frozen=True, repr_omit_defaults=True):
+    """What a run raised, as values. The type is text, and is never turned into a class."""
+
+    type: str
+    """With its module, such as `urllib.error.HTTPError`; built-in ones without."""
+    message: str = ""
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Attributes of the instance that have a JSON form, as far as they fit."""
+
+
+class _Raised(Struct):
+    of: int
+    type: str
+    message: str
+    attributes: dict[str, Any]
+
+
+_decode_raised = msgspec.json.Decoder(_Raised).decode
+
+
+def read_failure(raised: str | None, error: str | None) -> Failure | None:
+    """Return what is kept of an exception beside this error.
+
+    None where nothing is, where somebody else wrote it, or where it is of an earlier run: clients
+    of release 0.1 replace the error alone.
+    """
+    try:
+        kept = _decode_raised(raised) if raised else None
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    if kept is None or kept.of != crc32((error or "").encode()):
+        return None
+    return Failure(kept.type, kept.message, kept.attributes)
+
+
+class EndedFacts(Struct, frozen=True, repr_omit_defaults=True):
+    """What the engine keeps about a job that has ended. None stands for what is not kept."""
+
+    priority: int | None = None
+    handler: str | None = None
+    timeout_ms: int | None = None
+    failures: int | None = None
+    lapses: int | None = None
+    max_failures: int | None = None
+    max_lapses: int | None = None
+    min_backoff_ms: int | None = None
+    max_backoff_ms: int | None = None
+    result_for_ms: int | None = None
+    remember_for_ms: int | None = None
+    keep: bool = False
+    request: str | None = None
+    group: str | None = None
+    error: str | None = None
+    raised: str | None = None
+    cancelled: bool | None = None
+    failed_at: int | None = None
+    handlings: int | None = None
+    max_handlings: int | None = None
+    outcome: str | None = None
+    ended_at: int | None = None
+    taken_until: int | None = None
+
+
+NO_ENDED_FACTS = EndedFacts()
 
 
 class Receipt(Struct, frozen=True, repr_omit_defaults=True):
@@ -229,6 +301,11 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
         return self.facts.error
 
     @property
+    def failure(self) -> Failure | None:
+        """What the last run raised, as values; None where it did not raise."""
+        return read_failure(self.facts.raised, self.facts.error)
+
+    @property
     def request(self) -> str | None:
         """The request that this job is a part of."""
         return self.facts.request
@@ -240,7 +317,7 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
 
     def json(self) -> Any:
         """Decode the payload as JSON."""
-        return codec.decode_json(self.data)
+        return codec.decode_json(self.data, self.id)
 
 
 class Extended(IntEnum):
@@ -259,11 +336,12 @@ class Job(Struct, frozen=True, repr_omit_defaults=True):
     state: State
     data: bytes | None
     """The payload; None for an ending that does not keep it."""
-    priority: int = 50
+    priority: int | None = 50
+    """None where it is not kept: the job has ended."""
     at: float | None = None
     """In seconds since the epoch: when a delayed job is due, a lease lapses, a failure handler
     may have a failed job, an ending is forgotten. None for a ready job, inf for never."""
-    facts: Facts = NO_FACTS
+    facts: Facts | EndedFacts = NO_FACTS
     token: str | None = None
     """The last one given out, while it counts."""
     leased_at: float | None = None
@@ -273,13 +351,13 @@ class Job(Struct, frozen=True, repr_omit_defaults=True):
     """Whether an update waits for its lease to end, where `show` was asked."""
 
     @property
-    def failures(self) -> int:
-        """How many runs of this job raised."""
+    def failures(self) -> int | None:
+        """How many runs of this job raised; None where it has ended, as that is not kept."""
         return self.facts.failures
 
     @property
-    def lapses(self) -> int:
-        """How many runs of this job ended without an answer."""
+    def lapses(self) -> int | None:
+        """How many runs of this job ended without an answer; None where it has ended."""
         return self.facts.lapses
 
     @property
@@ -287,9 +365,19 @@ class Job(Struct, frozen=True, repr_omit_defaults=True):
         """Why the last run did not end well."""
         return self.facts.error
 
+    @property
+    def failure(self) -> Failure | None:
+        """What the last run raised, as values; None where it did not raise."""
+        return read_failure(self.facts.raised, self.facts.error)
+
     def json(self) -> Any:
-        """Decode the payload as JSON."""
-        return codec.decode_json(self.data or b"")
+        """Decode the payload as JSON. Raises `CodecError` where the payload is not kept."""
+        if self.data is None:
+            raise CodecError(
+                f"{self.id}: the payload is not kept: the job has ended. To keep it as long as the "
+                "result, add the job with keep=True and result_for"
+            )
+        return codec.decode_json(self.data, self.id)
 
 
 class Outcome(Struct, frozen=True, repr_omit_defaults=True):
@@ -309,8 +397,35 @@ class Outcome(Struct, frozen=True, repr_omit_defaults=True):
         return self.kind == "completed"
 
     def json(self) -> Any:
-        """Decode the result as JSON."""
-        return codec.decode_json(self.result or b"")
+        """Decode the result as JSON. Raises `CodecError` where no result is kept.
+
+        A handler that returns None keeps none; one that returns `Json(None)` keeps a null.
+        """
+        return result_json(self.id, self.kind, self.result, self.error)
+
+
+_NO_RESULT: Final = {
+    "failed": "the job has failed",
+    "cancelled": "the job was cancelled",
+    "completed": "the handler returned None, or the job does not say result_for",
+    "done": "its handler returned None",
+}
+"""Why a job or a part that has ended has no result."""
+
+
+def result_json(id: str, how: str, result: bytes | None, error: str | None) -> Any:
+    """Decode a result as JSON; say why there is none."""
+    if result is not None:
+        return codec.decode_json(result, id, "result")
+    if how not in _NO_RESULT:
+        raise CodecError(
+            f"{id}: there is no result yet: the part is {how}. Ask again when it is done; "
+            "request.wait() waits for all parts"
+        )
+    why = _NO_RESULT[how]
+    if how == "failed" and error:
+        why = f"{why}: {error}"
+    raise CodecError(f"{id}: no result is kept: {why}")
 
 
 class WorkerInfo(Struct, frozen=True):

@@ -7,10 +7,9 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
-from holdfast import codec
 from holdfast.engine.replies import ENDINGS
 from holdfast.engine.requesting import Found
-from holdfast.job import Facts
+from holdfast.job import Facts, result_json
 
 RequestState: TypeAlias = Literal["open", "sealed", "stopping", "completed", "failed", "cancelled"]
 PartState: TypeAlias = Literal["waiting", "running", "done", "failed", "cancelled"]
@@ -108,8 +107,8 @@ class Part(Struct, frozen=True, repr_omit_defaults=True):
     """Why its last run did not end well."""
 
     def json(self) -> Any:
-        """Decode the result as JSON."""
-        return codec.decode_json(self.result or b"")
+        """Decode the result as JSON. Raises `CodecError` where no result is kept: see `Outcome`."""
+        return result_json(self.id, self.state, self.result, self.error)
 
 
 def status_of(found: Found) -> RequestStatus:

@@ -6,10 +6,13 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from holdfast.errors import HoldfastError
-from holdfast.job import Duration, Instant, JobOptions, Receipt
+from holdfast.job import Duration, Instant, JobOptions, NewJob, Receipt
 from holdfast.progress import Part, RequestStatus
 from holdfast.requests import RequestAsker
+from holdfast.said import json_payload
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,12 +46,13 @@ class Request:
 
         Raises `WrongState` when it is sealed, or has ended and is remembered.
         """
-        return self.queue._run(self._ask.open())
+        return self.queue._drive(self._ask.open())
 
     def add(
         self,
-        data: object,
+        data: object | NewJob = UNSET,
         *,
+        json: object = UNSET,
         number: int | None = None,
         delay: Duration | None = None,
         at: Instant | None = None,
@@ -56,16 +60,25 @@ class Request:
     ) -> Receipt:
         """Add the next part: bytes and str as they are, everything else as JSON.
 
+        With `json=value` a str is stored as JSON too, as in `queue.add`.
+
+        Or a `NewJob`, which says its own options: `request.add(send.new(to="a@b.c"))` is a part
+        that calls a handler. It has no id, no group and keeps no result by itself.
+
         Parts are numbered from 0, in every `Request` that was opened anew. One whose number
         is there already is a repetition: it counts once, and the receipt is false. So a
         producer that died is followed by one that begins again, and no part is doubled.
         """
+        if data is UNSET or json is not UNSET:
+            data = json_payload(data, json)
         return self.queue._run(self._ask.add(data, number, delay, at, options))
 
-    def add_many(self, pieces: Iterable[object], **options: Unpack[JobOptions]) -> int:
-        """Add any number of parts, in calls of at most 500; return how many were new.
+    def add_many(self, pieces: Iterable[object | NewJob], **options: Unpack[JobOptions]) -> int:
+        """Add any number of payloads or `NewJob` values as parts; return how many were new.
 
-        Takes pieces as it goes, so they need not all be in memory.
+        A call carries at most 500 parts, all with the same options. A list or tuple is checked
+        as a whole before the first part is written. Other iterables are read piece by piece, so
+        they need not fit into memory.
         """
         return self.queue._drive(self._ask.add_many(pieces, options))
 
@@ -87,7 +100,9 @@ class Request:
             self.seal()
             return
         try:
-            self.cancel()
+            # Another process may have sealed it: then its parts are complete.
+            if self.status().state == "open":
+                self.cancel()
         except HoldfastError:
             # What went wrong in the block says more. It stays open, and can be gone on with.
             log.exception("%r: could not be cancelled", self)
@@ -95,13 +110,16 @@ class Request:
     # ----------------------------------------------------------------- watch
 
     def status(self) -> RequestStatus:
-        """Return how far it is. Raises `JobNotFound` when it is not there, or forgotten."""
-        return self.queue._run(self._ask.status())
+        """Return how far it is. Raises `RequestNotFound` when it is not there, or forgotten.
+
+        A request that is open for longer than its `open_for` is failed by this.
+        """
+        return self.queue._drive(self._ask.status())
 
     def wait(self, timeout: Duration | None = None) -> RequestStatus:
         """Wait until it has ended, up to `timeout` seconds; return how far it is then."""
         patience = self.queue._ask.patience(timeout)
-        return self.queue._watch(self._ask.status(), self.id, patience, lambda status: status.ended)
+        return self.queue._watch(self.status, self.id, patience, lambda status: status.ended)
 
     def results(self, *, first: int = 0) -> Iterator[Part]:
         """Go through the parts in their order, from the `first` on, with what became of each."""

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from holdfast import arguments, codec, flows
 from holdfast.engine import requesting
 from holdfast.engine.call import Call, Entry
+from holdfast.engine.calls import Step
 from holdfast.engine.requesting import Found, PartsFound, PartsSent
 from holdfast.engine.script import MAX_BYTES, MAX_JOBS, MAX_REQUEST_BYTES
-from holdfast.errors import HoldfastError, InvalidArgument, JobNotFound, WrongState
+from holdfast.errors import (
+    GroupNotFound,
+    HoldfastError,
+    InvalidArgument,
+    RequestNotFound,
+    WrongState,
+)
 from holdfast.flows import Flow
-from holdfast.job import Duration, Instant, Receipt
+from holdfast.job import Duration, Instant, NewJob, Receipt, Row, own_options
 from holdfast.keys import utf8_name
 from holdfast.progress import Part, RequestStatus, part_of, status_of
 
@@ -28,6 +37,12 @@ _PART_OPTIONS: Final = frozenset(
     {"priority", "handler", "timeout", "max_failures", "max_lapses", "min_backoff", "max_backoff"}
 )
 
+_OF_THE_REQUEST: Final = frozenset({"result_for", "remember_for", "keep"})
+"""What the request decides for its parts, whatever their handler says about other jobs."""
+
+Said: TypeAlias = tuple[int, bytes, bytes]
+"""What parts of one call say alike: priority, due, packed options."""
+
 
 class RequestAsker:
     """Turns the methods of one request into calls and flows."""
@@ -42,8 +57,10 @@ class RequestAsker:
         open_for: Duration | None,
         follow_up: Entry | None,
         append: bool,
+        tidy: Call[Step],
     ) -> None:
         self.id = request_name(id)
+        self._tidy = tidy
         self._append = arguments.flag("append", append)
         self.next: int | None = None if append else 0
         """The number of the next part; None for whatever comes after the last."""
@@ -65,18 +82,11 @@ class RequestAsker:
             follow_up,
         )
 
-    def open(self) -> Call[int]:
+    def open(self) -> Flow[int]:
         priority, limit, fail_fast, keep_for_ms, open_for_ms, follow_up = self._opening
-
-        def check(answer: tuple[str, int]) -> int:
-            letter, total = answer
-            if letter not in ("1", "o"):
-                raise _closed(self.id, letter)
-            self.next = None if self._append else 0
-            return total
-
-        return _then(
-            requesting.open_request(
+        letter, total = "f", 0
+        while letter == "f":  # The parts of an earlier request are forgotten, some in each call.
+            letter, total = yield requesting.open_request(
                 self.id,
                 priority=priority,
                 limit=limit,
@@ -84,9 +94,11 @@ class RequestAsker:
                 keep_for_ms=keep_for_ms,
                 open_for_ms=open_for_ms,
                 follow_up=follow_up,
-            ),
-            check,
-        )
+            )
+        if letter not in ("1", "o"):
+            raise _closed(self.id, letter)
+        self.next = None if self._append else 0
+        return total
 
     # ------------------------------------------------------------------- add
 
@@ -99,7 +111,7 @@ class RequestAsker:
         options: Mapping[str, Any],
     ) -> Call[Receipt]:
         first = self.next if number is None else arguments.whole("number", number, 0, 2**40)
-        send = self._sending(delay, at, options)
+        said, payload = self._part(data, delay, at, options)
 
         def receipt(sent: PartsSent) -> Receipt:
             place = sent.before if first is None else first
@@ -107,19 +119,57 @@ class RequestAsker:
                 self._count(first, 1)
             return Receipt(f"{self.id}/{place}", place >= sent.before)
 
-        return _then(send(first, [codec.encode(data)]), receipt)
+        return _then(self._send(first, said, [payload]), receipt)
 
     def add_many(self, pieces: Iterable[object], options: Mapping[str, Any]) -> Flow[int]:
         arguments.several("parts", pieces)
-        send = self._sending(None, None, options)
+        parts: Iterable[tuple[Said, bytes]] = self._parts(pieces, options)
+        if isinstance(pieces, list | tuple):
+            parts = list(parts)  # All are checked before the first is written.
         new = 0
-        for chunk in flows.chunks(map(codec.encode, pieces), len, PARTS_PER_CALL):
-            first = self.next
-            sent: PartsSent = yield send(first, chunk)
-            new += sent.total - sent.before
-            if first is not None:
-                self._count(first, len(chunk))
+        for said, alike in groupby(parts, itemgetter(0)):
+            for chunk in flows.chunks(map(itemgetter(1), alike), len, PARTS_PER_CALL):
+                first = self.next
+                sent: PartsSent = yield self._send(first, said, chunk)
+                new += sent.total - sent.before
+                if first is not None:
+                    self._count(first, len(chunk))
         return new
+
+    def _parts(
+        self, pieces: Iterable[object], options: Mapping[str, Any]
+    ) -> Iterator[tuple[Said, bytes]]:
+        priority, packed = part_options(options)
+        shared = priority, b"", packed
+        for piece in pieces:
+            if isinstance(piece, NewJob):
+                yield self._part(piece, None, None, options)
+            else:
+                yield shared, codec.encode(piece)
+
+    def _part(
+        self,
+        data: object,
+        delay: Duration | None,
+        at: Instant | None,
+        options: Mapping[str, Any],
+    ) -> tuple[Said, bytes]:
+        if isinstance(data, NewJob):
+            if isinstance(data, Row) and data.request not in (None, self.id):
+                raise InvalidArgument(
+                    f"a row of the request {arguments.shown(data.request)} is no part of {self.id}"
+                )
+            if (delay is not None or at is not None) and (
+                data.delay is not None or data.at is not None
+            ):
+                raise InvalidArgument("the NewJob has its own time: give no other delay or at")
+            delay = data.delay if delay is None else delay
+            at = data.at if at is None else at
+            options = {**options, **options_of_part(data)}
+            data = data.data
+        priority, packed = part_options(options)
+        due = b"" if delay is None and at is None else arguments.due(delay, at)
+        return (priority, due, packed), codec.encode(data)
 
     def _count(self, first: int, parts: int) -> None:
         """Go on behind the parts that were sent, unless somebody sent others as the same."""
@@ -131,18 +181,15 @@ class RequestAsker:
             )
         self.next = first + parts
 
-    def _sending(
-        self, delay: Duration | None, at: Instant | None, options: Mapping[str, Any]
-    ) -> Callable[[int | None, Sequence[bytes]], Call[PartsSent]]:
-        priority, packed = part_options(options)
-        due = b"" if delay is None and at is None else arguments.due(delay, at)
+    def _send(self, first: int | None, said: Said, payloads: Sequence[bytes]) -> Call[PartsSent]:
+        priority, due, packed = said
 
         def check(sent: PartsSent) -> PartsSent:
             if sent.letter != "1":
                 raise _closed(self.id, sent.letter)
             return sent
 
-        return lambda first, payloads: _then(
+        return _then(
             requesting.add_parts(
                 self.id, first, payloads, priority=priority, due=due, options=packed
             ),
@@ -183,11 +230,18 @@ class RequestAsker:
 
     # ----------------------------------------------------------------- watch
 
-    def status(self) -> Call[RequestStatus]:
-        def read(found: list[Found]) -> RequestStatus:
+    def status(self) -> Flow[RequestStatus]:
+        found = yield self._look()
+        if found.overdue:  # Where no worker asks for jobs, nothing else would end it.
+            yield self._tidy
+            found = yield self._look()
+        return status_of(found)
+
+    def _look(self) -> Call[Found]:
+        def read(found: list[Found]) -> Found:
             if not found or found[0].record.group:
                 raise _not_found(self.id)
-            return status_of(found[0])
+            return found[0]
 
         return _then(requesting.requests(self.id), read)
 
@@ -215,14 +269,36 @@ def request_name(id: object) -> str:
 
 def part_options(options: Mapping[str, Any]) -> tuple[int, bytes]:
     """Return priority and packed options of a part."""
-    unknown = sorted(option for option in options if option not in _PART_OPTIONS)
-    if unknown:
+    if others := options.keys() - _PART_OPTIONS:
+        unknown = min(others)
         known = ", ".join(sorted(_PART_OPTIONS))
+        handler = options.get("handler")
+        advice = ""
+        if handler and unknown.startswith("group"):
+            advice = f". Where the handler says it, add {handler}.options(group=None).new(…)"
         raise InvalidArgument(
-            f"unknown option {arguments.shown(unknown[0])}: a part may have {known}; "
-            "its result is kept as long as its request"
+            f"unknown option {arguments.shown(unknown)}: a part may have {known}; "
+            f"its result is kept as long as its request{advice}"
         )
     return arguments.options(options)
+
+
+def refuse_id(job: NewJob) -> None:
+    """Refuse a job that is to be a part and has an id of its own."""
+    if job.id is not None:
+        raise InvalidArgument(
+            f"{arguments.shown(job.id)}: a part is named after its request: give no id"
+        )
+
+
+def options_of_part(job: NewJob) -> dict[str, Any]:
+    """Return the options of a job that is to be a part, without what the request decides."""
+    refuse_id(job)
+    own = {name: one for name, one in own_options(job).items() if name not in _OF_THE_REQUEST}
+    if own.get("group", ...) is None:
+        own.pop("group")
+        own.pop("group_limit", None)
+    return own
 
 
 def set_group_limit(group: str, limit: int | None) -> Call[None]:
@@ -233,7 +309,7 @@ def set_group_limit(group: str, limit: int | None) -> Call[None]:
 
     def check(answer: tuple[str, int]) -> None:
         if answer[0] != "1":
-            raise JobNotFound(f"{group}: no group has jobs under this name")
+            raise GroupNotFound(f"{group}: no group has jobs under this name")
 
     return _then(call, check)
 
@@ -274,8 +350,8 @@ def _closed(id: str, letter: str) -> HoldfastError:
             )
 
 
-def _not_found(id: str) -> JobNotFound:
-    return JobNotFound(
+def _not_found(id: str) -> RequestNotFound:
+    return RequestNotFound(
         f"{id}: no request has this id: it was never opened, or it ended and is forgotten"
     )
 

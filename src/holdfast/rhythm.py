@@ -19,12 +19,23 @@ Rhythm: TypeAlias = Callable[[int], int | None]
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _INTERVAL: Final = re.compile(r"(?:\d+(?:\.\d+)?\s*[smhdw]\s*)+")
+_NICKNAMES: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 _LONGEST_MS: Final = 100 * 366 * 86_400_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def every(interval: str | Duration) -> Rhythm:
-    """Tick at the multiples of an interval since the epoch."""
+    """Tick at the multiples of an interval since the epoch; or as a nickname says, in UTC."""
+    if isinstance(interval, str) and interval.lstrip().startswith("@"):
+        return cron(interval, UTC)
     ms = _interval_ms(interval)
     return lambda after: (after // ms + 1) * ms
 
@@ -61,6 +72,8 @@ def cron(expression: str, tz: str | tzinfo) -> Rhythm:
 
     zone = _zone(tz)
     try:
+        if expression.lstrip().startswith("@"):
+            expression = _meant(expression)
         CronSim(expression, _EPOCH)
     except CronSimError as error:
         raise InvalidArgument(
@@ -87,6 +100,17 @@ def cron(expression: str, tz: str | tzinfo) -> Rhythm:
     if after(0) is None:
         raise InvalidArgument(f"{arguments.shown(expression)} never comes true")
     return after
+
+
+def _meant(nickname: str) -> str:
+    """Return the cron expression that a nickname stands for."""
+    known = _NICKNAMES.get(nickname.strip().lower())
+    if known is None:
+        raise InvalidArgument(
+            f"{arguments.shown(nickname)} is no nickname of a cron expression: there are "
+            f"{', '.join(_NICKNAMES)}; for an interval give text such as '5m' to `every`"
+        )
+    return known
 
 
 def _zone(tz: str | tzinfo) -> tzinfo:

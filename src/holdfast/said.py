@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
+from msgspec import UNSET
+
 from holdfast import arguments, codec
+from holdfast.codec import Json
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Entry, Settle
 from holdfast.errors import InvalidArgument, JobNotFound, LeaseLost
@@ -37,12 +40,21 @@ def lease_of(lease: object) -> Lease:
     return lease
 
 
-def id_of(lease: Lease | str) -> str:
-    """Return the id of a job that is named, or leased."""
-    if isinstance(lease, Lease):
-        return lease.id
-    utf8_name("id", lease)
-    return lease
+def id_of(job: Lease | Receipt | str) -> str:
+    """Return the id of a job that is named, was added, or is leased."""
+    if isinstance(job, Lease | Receipt):
+        return job.id
+    utf8_name("id", job)
+    return job
+
+
+def json_payload(data: object, json: object) -> Json:
+    """Return what was given as json=; exactly one of the two is to be there."""
+    if json is UNSET:
+        raise InvalidArgument("give the payload: data, or json= for any value as JSON")
+    if data is not UNSET:
+        raise InvalidArgument("give data or json=, not both")
+    return Json(json)
 
 
 def settles_of_done(done: Iterable[Done]) -> list[Settle]:

@@ -8,30 +8,55 @@ answers it as it did before. So a lost reply neither doubles nor hides anything.
 from __future__ import annotations
 
 import logging
+import math
+import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 import hiredis
 
-from holdfast import arguments, wire
+from holdfast import credentials as logins
+from holdfast import wire
 from holdfast.address import Address, Node, parse
 from holdfast.caller import Caller
+from holdfast.credentials import Credentials
+from holdfast.embedded import PATIENCE as START_SECONDS
 from holdfast.embedded import Embedded
 from holdfast.engine.call import Call
 from holdfast.errors import ServerRefused, ServerUnavailable
 from holdfast.incarnation import Incarnation
 from holdfast.job import Duration
 from holdfast.link import CONNECT_SECONDS, REPLY_SECONDS, Link
+from holdfast.settings import LEAST_SECONDS, PATIENCE_SECONDS, Settings
 from holdfast.topology import FIND_SECONDS, Finding, RoutedTries, topology_of
+
+if TYPE_CHECKING:
+    from typing import Self, Unpack
+
+    from holdfast.aserver import AsyncServer
+
+__all__ = ["PATIENCE_SECONDS", "Sent", "Server"]
 
 T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
 
 OTHERS_SECONDS = 3.0
-PATIENCE_SECONDS = 15.0
+
+FIND_LEAST_SECONDS = 0.25
+"""How long one more server is asked where to go when there is no patience left."""
+
+
+class Changes(TypedDict, total=False):
+    """The settings that another client of a server may have for itself: see `Server.like`."""
+
+    patience: Duration | None
+    reply_within: Duration | None
+    credentials: Credentials | None
+    client_name: str | None
 
 
 _warned: set[tuple[str, str]] = set()
@@ -45,12 +70,46 @@ def warn_once(address: Address, warnings: list[str]) -> None:
             log.warning("%s: %s", *said)
 
 
-def embedded_path(embedded: Embedded) -> str:
-    """Start the embedded server where it does not run; trouble is an OSError, to be tried again."""
+def embedded_at(address: Address) -> Embedded | None:
+    """Return a user of the embedded server, where the address is that of one."""
+    if not address.embedded:
+        return None
+    return Embedded(address.path or None, by_default=address.by_default)
+
+
+def warn_of_blocking(address: Address) -> None:
+    """Warn, once, where a call that has to wait for the server stops an event loop."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return
     try:
-        return str(embedded.ensure())
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    blocks = "a call of Queue blocks the event loop while the server is away: use AsyncQueue there"
+    warn_once(address, [blocks])
+
+
+def embedded_path(embedded: Embedded, seconds: float) -> str:
+    """Start the embedded server where it does not run, and return its socket.
+
+    Trouble that may pass is an OSError, to be tried again; other trouble is `ServerNotStarted`.
+    """
+    try:
+        return str(embedded.ensure(seconds))
     except ServerUnavailable as error:
         raise ConnectionError(str(error)) from error
+
+
+def with_last_words(error: OSError, embedded: Embedded) -> OSError:
+    """Return why a connection was lost, with what the embedded server wrote as it exited."""
+    words = embedded.last_words()
+    if not words:
+        return error
+    return ConnectionResetError(
+        f"{error}, as it cannot write to the disk of {embedded.directory}, which may be full: free "
+        f"space there. Its log says: {words}"
+    )
 
 
 class Sent(Generic[T]):
@@ -87,28 +146,52 @@ class Server:
     Threads share it; a forked child begins anew.
 
     url           where it is; without one HOLDFAST_URL, else the embedded server
-    patience      seconds for which a call is tried again when the connection is lost
+    patience      seconds after which a call gives up when the server is away; 15 unless the URL
+                  has `?patience=`
     reply_within  seconds after which a connection that does not answer is taken for lost
+    credentials   a function that returns a password, or (user, password), for each new connection
+    client_name   the middle of the name in `CLIENT LIST`: `holdfast:<client_name>:<host>:<pid>`;
+                  the name of the program unless given
     """
 
     def __init__(
         self,
         url: str | Address | None = None,
         *,
-        patience: Duration = PATIENCE_SECONDS,
+        patience: Duration | None = None,
         reply_within: Duration | None = None,
+        credentials: Credentials | None = None,
+        client_name: str | None = None,
     ) -> None:
-        self.address = url if isinstance(url, Address) else parse(url)
+        address = url if isinstance(url, Address) else parse(url)
+        self.settings = Settings(address, patience, reply_within, credentials, client_name)
+        self.address = self.settings.address
         self.incarnation: Incarnation[Caller[Link]] = Incarnation(Caller)
-        self._patience = arguments.duration_ms("patience", patience, forever=True) / 1000
-        self._embedded = Embedded(self.address.path or None) if self.address.embedded else None
+        self._patience = self.settings.patience_seconds
+        self._embedded = embedded_at(self.address)
         self._topology = topology_of(self.address)
-        self._reply_seconds = arguments.seconds_or_none("reply_within", reply_within)
-        if self._topology is not None and self._reply_seconds is None:
-            self._reply_seconds = OTHERS_SECONDS  # Somebody else may answer.
+        self._renewable = logins.is_renewable(self.address, self.settings.credentials)
+        self._introduction = wire.Introduction(self.settings.client_name)
         self._copies = wire.pack_copies(self.address.replicas, self._reply_seconds)
+        self._for_ever = False
+        """Whether its user makes a call again that gave up: so a worker does. For the log."""
         self._unchecked = True
         self._listens = True  # False where this user may not: then it asks from time to time.
+
+    @classmethod
+    def like(cls, other: Server | AsyncServer, **changes: Unpack[Changes]) -> Self:
+        """Return another client of the same server, with the same settings but for `changes`.
+
+        It has a holder and connections of its own.
+        """
+        settings = replace(other.settings, **changes)
+        return cls(
+            settings.address,
+            patience=settings.patience,
+            reply_within=settings.reply_within,
+            credentials=settings.credentials,
+            client_name=settings.client_name,
+        )
 
     def __repr__(self) -> str:
         return f"Server({str(self.address)!r})"
@@ -126,11 +209,16 @@ class Server:
         Goes on trying as `run` does, until it could be sent. Not for a call that waits for work.
         """
         assert not call.wait
-        asking = self._ask(packer, call, now)
+        asking = self._ask(packer, call, now, watched=True)
         return Sent(asking, next(asking))
 
-    def _ask(self, packer: wire.Packer, call: Call[T], now: bytes) -> Generator[Link, None, T]:
-        """Make a call. Yields once, when it is on its way: the link by which the answer comes."""
+    def _ask(
+        self, packer: wire.Packer, call: Call[T], now: bytes, *, watched: bool = False
+    ) -> Generator[Link, None, T]:
+        """Make a call. Yields once, when it is on its way: the link by which the answer comes.
+
+        Where the link is `watched`, nothing but that answer makes it readable.
+        """
         caller = self.incarnation.take_caller()
         caller.number += 1
         packed = packer.pack(call, now, caller.name, caller.number)
@@ -140,6 +228,8 @@ class Server:
         elif wait:
             time.sleep(wait)
         begun = time.time()
+        # What waits for work, or is not waited for, is patient from the first trouble on.
+        since = None if wait or watched else time.monotonic()
         tries: wire.Tries | None = None
         clean, ahead, copied, told = False, 1, False, False
         if self._copies and call.script.changes:
@@ -149,9 +239,13 @@ class Server:
                 clean = sent = False
                 try:
                     if self._topology is None:
-                        link = caller.link or self._open_link(caller)
+                        link = caller.link or self._open_link(caller, tries)
                     else:
                         link = self._turn(caller, packer.slot, tries)
+                    if tries and self.settings.reply_within is None:
+                        link.limit(self._step(self._reply_seconds, tries.left))
+                    if watched:
+                        link.settle()
                     sent = True
                     if first:
                         before, reply = link.ask_both(first, packed, wait, ahead)
@@ -165,36 +259,59 @@ class Server:
                     clean = True
                 except OSError as error:
                     caller.drop()
-                    tries = tries or self._tries(packer.slot, call, begun)
+                    tries = tries or self._tries(packer.slot, call, begun, since=since)
+                    if self._embedded and sent:
+                        error = with_last_words(error, self._embedded)
                     pause = tries.after_loss(error, sent=sent, node=caller.node)
                 except ServerRefused as error:
-                    tries = tries or self._tries(packer.slot, call, begun)
+                    tries = tries or self._tries(packer.slot, call, begun, since=since)
                     pause = tries.after_no_entry(error, caller.node)
                 else:
                     if isinstance(reply, hiredis.ReplyError):
                         if wire.word_of(reply) in wire.ELSEWHERE:
                             caller.drop()
-                        tries = tries or self._tries(packer.slot, call, begun)
+                        tries = tries or self._tries(packer.slot, call, begun, since=since)
                         pause = tries.after_refusal(before, reply, caller.node)
                     elif copied and not wire.are_enough(replicas, self.address.replicas):
-                        tries = tries or self._tries(packer.slot, call, begun)
+                        tries = tries or self._tries(packer.slot, call, begun, since=since)
                         pause = tries.after_few_copies(replicas, self.address.replicas, caller.node)
                     else:
                         if wait and wire.word_of(before) == "NOPERM":
                             self._listens = False
+                        if tries:
+                            link.limit(self._reply_seconds)
+                        # Of several servers another one may have answered.
+                        if wire.away and (tries or self._topology is None):
+                            wire.note_back(self.address)
                         return call.read(reply)
                 # A wake may have been heard already: ask at once.
                 first, ahead, wait = tries.first, tries.ahead, 0
+                if pause:
+                    warn_of_blocking(self.address)
                 time.sleep(pause)
         finally:
             if not clean:
                 caller.drop()
             self.incarnation.give_caller(caller)
 
-    def _tries(self, slot: int, *about: Any) -> wire.Tries:
+    def _tries(self, slot: int, *about: Any, since: float | None = None) -> wire.Tries:
+        more: Any = {"since": since, "renewable": self._renewable, "for_ever": self._for_ever}
         if self._topology is None:
-            return wire.Tries(self.address, self._patience, *about)
-        return RoutedTries(self._topology, slot, self.address, self._patience, *about)
+            return wire.Tries(self.address, self._patience, *about, **more)
+        return RoutedTries(self._topology, slot, self.address, self._patience, *about, **more)
+
+    @property
+    def _reply_seconds(self) -> float:
+        """How long a reply is waited for when a call has all of its patience."""
+        if (said := self.settings.reply_seconds) is not None:
+            return said
+        return self._step(OTHERS_SECONDS if self._topology else REPLY_SECONDS)
+
+    def _step(self, seconds: float, left: float | None = None) -> float:
+        """Return how long a step of a call may take: no longer than there is patience left."""
+        if not self._patience:
+            return seconds
+        return min(seconds, max(self._patience if left is None else left, LEAST_SECONDS))
 
     @contextmanager
     def subscribe(self, queues: Sequence[wire.Packer], idle: float) -> Iterator[Iterator[bytes]]:
@@ -315,27 +432,30 @@ class Server:
 
     def _turn(self, caller: Caller[Link], slot: int, tries: wire.Tries | None) -> Link:
         """Return a caller's link to the one who serves a slot, or whom it shall ask this time."""
-        caller.turn_to((tries and tries.ask_at) or self.where(slot))
-        return caller.link or self._open_link(caller)
+        left = tries.left if tries else None
+        caller.turn_to((tries and tries.ask_at) or self.where(slot, left))
+        return caller.link or self._open_link(caller, tries)
 
-    def where(self, slot: int) -> Node:
+    def where(self, slot: int, left: float | None = None) -> Node:
         """Return which of several servers has a slot; trouble is an OSError or a refusal."""
         assert self._topology is not None
         node = self._topology.where(slot)
         if node is None:
-            self._find(self._topology.find())
+            self._find(self._topology.find(), left)
             node = self._topology.where(slot)
         if node is None:
             raise ConnectionError("the servers are changing places")
         return node
 
-    def _find(self, finding: Finding) -> None:
+    def _find(self, finding: Finding, left: float | None = None) -> None:
         """Ask whom a topology wants asked."""
+        until = time.monotonic() + self._step(math.inf, left)
         try:
             address, question = next(finding)
             while True:
                 try:
-                    reply = self._ask_once(address, question)
+                    seconds = min(FIND_SECONDS, max(until - time.monotonic(), FIND_LEAST_SECONDS))
+                    reply = self._ask_once(address, question, seconds)
                 except (OSError, ServerRefused) as error:
                     address, question = finding.throw(error)
                 else:
@@ -343,26 +463,42 @@ class Server:
         except StopIteration:
             pass
 
-    def _ask_once(self, address: Address, question: bytes) -> Any:
-        link = Link(address, "", FIND_SECONDS, FIND_SECONDS)
+    def _ask_once(self, address: Address, question: bytes, seconds: float) -> Any:
+        link = self._link(address, "", seconds, seconds)
         try:
             return link.ask(question)
         finally:
             link.close()
 
-    def _open_link(self, caller: Caller[Link]) -> Link:
-        caller.link = self.connect_to(caller.node)
+    def _open_link(self, caller: Caller[Link], tries: wire.Tries | None) -> Link:
+        caller.link = self.connect_to(caller.node, tries.left if tries else None)
         return caller.link
+
+    def _link(self, address: Address, path: str, reply: float, connect: float) -> Link:
+        login = logins.login(address, self.settings.credentials)
+        return Link(address, path, login, self._introduction, reply, connect)
 
     def connect(self, slot: int) -> Link:
         """Open a connection to who serves a slot; trouble is an OSError or a refusal."""
-        return self.connect_to(self.where(slot) if self._topology else None)
+        link = self.connect_to(self.where(slot) if self._topology else None)
+        try:
+            link.settle()
+        except BaseException:
+            link.close()
+            raise
+        return link
 
-    def connect_to(self, node: Node | None) -> Link:
-        """Open a connection to one of several servers, or to the one that there is."""
+    def connect_to(self, node: Node | None, left: float | None = None) -> Link:
+        """Open a connection to one of several servers, or to the one that there is.
+
+        `left` is how long the call that needs it is still tried.
+        """
         address = self.address.at(node) if node else self.address
-        path = embedded_path(self._embedded) if self._embedded else address.path
-        link = Link(address, path, self._reply_seconds, FIND_SECONDS if node else CONNECT_SECONDS)
+        path = address.path
+        if self._embedded:
+            path = embedded_path(self._embedded, self._step(START_SECONDS, left))
+        connect = self._step(FIND_SECONDS if node else CONNECT_SECONDS, left)
+        link = self._link(address, path, self._reply_seconds, connect)
         try:
             if self._unchecked:
                 warnings = wire.check_health(address, link.ask(wire.INFO))

@@ -390,7 +390,9 @@ class ShardedAsker(Asker):
         jobs = yield from self._all(lambda shard: shard.peek(first + count, state, 0))
         # What is ready has no time: shards take turns in each priority.
         if state in ("ready", "parked"):
-            ranked = [(-job.priority, rank, job) for own in jobs for rank, job in enumerate(own)]
+            ranked = [
+                (-(job.priority or 0), rank, job) for own in jobs for rank, job in enumerate(own)
+            ]
             merged = [job for _, _, job in sorted(ranked, key=lambda ranked: ranked[:2])]
         else:
             merged = sorted((job for own in jobs for job in own), key=attrgetter("at"))
@@ -413,8 +415,8 @@ class ShardedAsker(Asker):
     def resume(self) -> Flow[None]:
         yield from self._all(Asker.resume)
 
-    def delete(self) -> Flow[None]:
-        yield from self._all(Asker.delete)
+    def delete(self, idle_for: Duration | None) -> Flow[bool]:
+        return all((yield from self._all(lambda shard: shard.delete(idle_for))))
 
     def audit(self) -> Flow[list[Problem]]:
         return self._problems((yield from self._all(Asker.audit)))

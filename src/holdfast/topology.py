@@ -176,7 +176,9 @@ class Cluster(_Doubts):
 
 def _no_cluster(node: Node) -> ServerRefused:
     return ServerRefused(
-        f"{shown(node)} is not a node of a cluster: use redis:// for a server by itself", "ERR"
+        f"{shown(node)} is not a node of a cluster: use redis:// for a server by itself, and "
+        "redis+sentinel:// for Sentinels",
+        "ERR",
     )
 
 
@@ -242,7 +244,11 @@ class Sentinels(_Doubts):
     def _told(self, reply: Any, sentinel: Node) -> Node:
         if isinstance(reply, hiredis.ReplyError):
             if wire.word_of(reply) == "ERR":
-                raise ServerRefused(f"{shown(sentinel)} is not a Sentinel", "ERR")
+                raise ServerRefused(
+                    f"{shown(sentinel)} is not a Sentinel: use redis:// for a server by itself, "
+                    "and redis+cluster:// for a cluster",
+                    "ERR",
+                )
             raise wire.refusal(reply)
         if reply is None:
             raise ServerRefused(
@@ -257,8 +263,8 @@ class RoutedTries(wire.Tries):
 
     retriable = wire.RETRIABLE | {"READONLY", "NOREPLICAS", "MOVED", "ASK"}
 
-    def __init__(self, topology: Topology, slot: int, *about: Any) -> None:
-        super().__init__(*about)
+    def __init__(self, topology: Topology, slot: int, *about: Any, **more: Any) -> None:
+        super().__init__(*about, **more)
         self._topology = topology
         self._slot = slot
         self._hops = 0

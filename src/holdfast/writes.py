@@ -14,7 +14,7 @@ from holdfast.flows import Flow
 from holdfast.ids import new_id
 from holdfast.job import Committed, Duration, NewJob, OnConflict, Row, Staged, own_options
 from holdfast.keys import utf8_name
-from holdfast.requests import part_options, request_name
+from holdfast.requests import part_options, refuse_id, request_name
 
 MAX_CHUNK_BYTES: Final = 1024 * 1024
 """The most bytes of a chunk, unless it is one row."""
@@ -162,10 +162,7 @@ def _staged(winners: Iterable[object]) -> Iterator[Staged]:
 
 def _part(row: Row, request: str, id: str, options: Mapping[str, Any]) -> Entry:
     """Return a row that shall be a part. Its id is for when the request is gone by then."""
-    if row.id is not None:
-        raise InvalidArgument(
-            f"{arguments.shown(row.id)}: a part of a request is named after it: give no id"
-        )
+    refuse_id(row)
     priority, packed = part_options({**options, **own_options(row)})
     due = b"" if row.delay is None and row.at is None else arguments.due(row.delay, row.at)
     payload = codec.encode(row.data)

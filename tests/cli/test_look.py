@@ -2,12 +2,19 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import redis
 
 from cli.support import Commands, on_a_terminal
 from engine_support import take
 from holdfast import Queue, Server
+from support import TestServer, command_on, wait_until, with_login
 
 
 def test_queues_are_listed_with_their_counts(hf: Commands, queue: Queue, server: Server) -> None:
@@ -102,7 +109,21 @@ def test_all_about_one_job(hf: Commands, queue: Queue) -> None:
     assert hf.ran("show", queue.name, "a", "--raw").stdout_bytes == b'{"to":"ann","b":[1]}'
 
 
+def test_of_a_job_that_ended_only_what_is_kept_is_shown(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x", id="a", result_for=60, handler="send", priority=90, max_failures=3)
+    queue.complete(take(queue), b"result")
+    names = [line.split("  ")[0] for line in hf("show", queue.name, "a").splitlines()]
+    assert names == ["id", "state", "remembered until", "outcome", "ended at"]
+    told = hf.json("show", queue.name, "a")
+    assert told["priority"] is told["facts"]["failures"] is told["facts"]["max_failures"] is None
+    heading, line = hf("peek", queue.name, "--state", "ended").splitlines()
+    assert heading.split() == ["id", "priority", "remembered", "until", "payload"]
+    assert line.split()[1].startswith("20")
+    assert hf("explain", queue.name, "a").startswith("completed, remembered until 20")
+
+
 def test_a_job_that_is_not_there_is_an_error(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x")
     error = hf.error("show", queue.name, "nobody")
     assert error.startswith("Error: nobody: no job has this id")
 
@@ -114,6 +135,20 @@ def test_why_a_job_is_not_running(hf: Commands, queue: Queue) -> None:
         "id": "a",
         "explanation": "ready, the next to run (priority 50)",
     }
+
+
+def test_the_id_of_a_request_is_told_as_one(hf: Commands, queue: Queue) -> None:
+    with queue.request("report 42") as request:
+        request.add(b"x")
+    told = hf("explain", queue.name, "report 42")
+    assert told == (
+        "no job has this id, but a request has: `holdfast request show` tells how far it is. Its "
+        "parts are the jobs report 42/0, report 42/1 and so on\n"
+    )
+    assert told.strip() in hf.error("show", queue.name, "report 42")
+    assert hf("explain", queue.name, "report 42/0").startswith("waits in request report 42")
+    queue.add(b"x", group="mail", id="a")
+    assert hf("explain", queue.name, "mail").startswith("no job has this id: it was never added")
 
 
 def test_how_a_job_ended(hf: Commands, queue: Queue) -> None:
@@ -148,6 +183,8 @@ def test_failed_jobs_are_shown_with_their_errors(hf: Commands, queue: Queue) -> 
 
 
 def test_who_works(hf: Commands, queue: Queue) -> None:
+    queue.add(b"", id="x")
+    take(queue)
     queue.register(alive_for=60, queues=["a", "b"], running=[{"id": "x"}])
     heading, line = hf("workers", queue.name).splitlines()
     assert heading.split() == ["holder", "alive", "host", "pid", "running", "about"]
@@ -160,6 +197,7 @@ def test_who_works(hf: Commands, queue: Queue) -> None:
         ["a", "b"],
     )
     queue.register(alive_for=0.001)
+    wait_until(lambda: not queue.workers()[0].alive, "the worker to be gone")
     assert "gone for" in hf("workers", queue.name)
 
 
@@ -194,3 +232,68 @@ def test_every_state_can_be_looked_at(hf: Commands, queue: Queue, state: str) ->
     queue.add_many([b"x"] * 2, group="g", group_limit=1)
     queue.lease(60)
     assert [job["state"] for job in hf.json("peek", queue.name, "--state", state)] == [state]
+
+
+def test_the_password_may_be_in_a_file(
+    hf: Commands,
+    queue: Queue,
+    test_server: TestServer,
+    client: redis.Redis,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command_on(client, "ACL", "SETUSER", "filed", "on", ">hunter2", "~*", "&*", "+@all")
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    file.chmod(0o600)
+    url = with_login(test_server.url, "filed")
+    monkeypatch.setenv("HOLDFAST_PASSWORD", "wrong")
+    queue.add(b"x")
+    told = hf("counts", queue.name, "--url", url, "--password-file", file)
+    assert told.splitlines()[0].split() == ["ready", "1"]
+    assert os.environ["HOLDFAST_PASSWORD"] == "wrong"
+    assert "HOLDFAST_PASSWORD_FILE" not in os.environ
+    assert "password" in hf.error("counts", queue.name, "--url", url)
+    assert "does not exist" in hf.error("counts", "q", "--password-file", "/no/file", code=2)
+    command_on(client, "ACL", "DELUSER", "filed")
+
+
+def rows_of(text: str) -> list[tuple[str, str]]:
+    """Return the names and values of a job that is shown."""
+    lines = [line for line in text.splitlines() if not line.startswith((" ", "payload"))]
+    return [(name, value) for name, value in (re.split("  +", line, maxsplit=1) for line in lines)]
+
+
+def test_no_two_rows_have_one_name(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x", id="a")
+    queue.lease(60)
+    names = [name for name, _ in rows_of(hf("show", queue.name, "a"))]
+    assert len(set(names)) == len(names)
+    assert {"lapses", "lapses at"} <= set(names)
+
+
+def test_the_failure_that_was_too_many_is_told_as_such(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x", id="a", max_failures=1, max_lapses=0)
+    for _ in range(2):
+        queue.retry(take(queue), error="no luck", after=0)
+        queue.tidy()
+    rows = dict(rows_of(hf("show", queue.name, "a")))
+    assert rows["state"] == "failed"
+    assert rows["failures"] == "2, and 1 are allowed"
+    assert rows["lapses"] == "0 of 0"
+
+
+def test_times_have_one_form(hf: Commands, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        at = "2100-01-31 13:30:00+05:30"
+        queue.add(b"x", id="a", at=datetime(2100, 1, 31, 8, tzinfo=UTC))
+        assert dict(rows_of(hf("show", queue.name, "a")))["due"] == at
+        assert at in hf("peek", queue.name, "--state", "delayed")
+        assert hf("explain", queue.name, "a").startswith(f"delayed until {at}")
+        hf("add", queue.name, "x", "--id", "b", "--at", at)
+        assert hf.json("show", queue.name, "b")["at"] == hf.json("show", queue.name, "a")["at"]
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -15,6 +15,7 @@ import redis
 from cli.support import COMMAND, Commands, interrupted, on_a_terminal, started
 from holdfast import Queue
 from holdfast.cli.main import _COMMANDS, main
+from holdfast.embedded import find_binary
 from support import DEADLINE, wait_until
 
 HEAVY = {"psutil", "asyncio", "pyspark", "rich", "redis", "multiprocessing", "holdfast.worker"}
@@ -58,6 +59,12 @@ def test_the_commands_are_those_that_are_promised() -> None:
         "server",
         "doctor",
         "bench",
+        "lease",
+        "extend",
+        "complete",
+        "retry",
+        "fail",
+        "release",
     }
 
 
@@ -81,7 +88,17 @@ LOOKING += ["audit", "doctor", "bench"]
 
 
 @pytest.mark.parametrize(
-    "command", [*LOOKING, "request ls", "request show", "request progress", "add", "tidy", "repair"]
+    "command",
+    [
+        *LOOKING,
+        "request ls",
+        "request show",
+        "request create",
+        "request progress",
+        "add",
+        "tidy",
+        "repair",
+    ],
 )
 def test_what_is_read_can_be_had_as_json(hf: Commands, command: str) -> None:
     assert "--json " in hf(*command.split(), "--help")
@@ -93,6 +110,25 @@ GROUPS = {("request",), ("pipeline",)}
 @pytest.mark.parametrize("command", [c for c in every_command() if c not in GROUPS], ids=" ".join)
 def test_every_command_takes_a_url(hf: Commands, command: tuple[str, ...]) -> None:
     assert "--url " in hf(*command, "--help") or command == ("server",)
+
+
+@pytest.mark.parametrize("name", ["extend", "complete", "retry", "fail", "release"])
+def test_the_help_of_what_takes_a_lease_says_where_it_comes_from(hf: Commands, name: str) -> None:
+    text = " ".join(hf(name, "--help").split())
+    assert "The lease is read from stdin, as `holdfast lease` wrote it" in text
+    assert "Exits with 4" in text
+    assert "another worker" in text  # So it says why the run is to be dropped.
+
+
+@pytest.mark.parametrize("name", ["lease", "extend", "retry", "release"])
+def test_the_help_says_how_a_duration_is_written(hf: Commands, name: str) -> None:
+    assert "DURATION is 90, 250ms, 5m or 1h30m" in " ".join(hf(name, "--help").split())
+
+
+def test_the_help_says_what_a_lease_is(hf: Commands) -> None:
+    text = " ".join(hf("lease", "--help").split())
+    assert "Take jobs for a limited time" in text
+    assert "another worker gets it" in text
 
 
 def test_help_and_version(hf: Commands) -> None:
@@ -150,11 +186,16 @@ def test_a_server_that_is_not_there_is_one_line(hf: Commands) -> None:
 def test_an_embedded_server_that_does_not_start_is_one_line(
     hf: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_SERVER_BINARY", "/bin/false")
+    fake = tmp_path / "fake"
+    version = f'if [ "$1" = --version ]; then exec "{find_binary()}" "$1"; fi'
+    fake.write_text(f"#!/bin/sh\n{version}\necho no luck today; exit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("HOLDFAST_SERVER_BINARY", str(fake))
     result = hf.ran("counts", "q", "--url", f"embedded://{tmp_path}/data", code=1)
     [line] = result.stderr.splitlines()
-    assert "ends as soon as it is started" in line
+    assert "ends as soon as it is started: no luck today" in line
     assert "server.log" in line
+    assert line.endswith("`holdfast doctor` looks closer")
 
 
 def test_an_unknown_command_or_option_is_a_usage_error(hf: Commands) -> None:

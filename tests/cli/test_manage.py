@@ -4,8 +4,8 @@ import pytest
 
 from cli.support import Commands, on_a_terminal
 from engine_support import Behind, take
-from holdfast import Queue
-from support import TestServer
+from holdfast import Queue, Server
+from support import TestServer, wait_until
 
 
 def fail(queue: Queue, *ids: str) -> None:
@@ -118,3 +118,19 @@ def test_a_queue_is_deleted(hf: Commands, queue: Queue) -> None:
     assert f"Remove {queue.name} with 1 job, for good?" in error
     hf("delete", queue.name, "--yes")
     assert queue.counts().ready == 0
+
+
+def test_queues_that_nobody_uses_are_cleared_away(hf: Commands, server: Server) -> None:
+    names = [f"idle {n}" for n in range(3)]
+    idle, paused, full = (Queue(name, server) for name in names)
+    for queue in (idle, paused):
+        queue.add(b"x")
+        queue.complete(take(queue))
+    paused.pause()
+    full.add(b"x")
+    wait_until(lambda: idle.name in hf("delete", "--idle-for", "1ms"), "it to be idle for so long")
+    assert {name for name in server.queues() if name in names} == set(names[1:])
+    assert "kept" in hf.error("delete", full.name, "--idle-for", "1ms")
+    assert "which queue?" in hf.error("delete", code=2)
+    paused.delete()
+    full.delete()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 import pytest
@@ -133,6 +134,7 @@ def test_failed_parts_are_revived(hf: Commands, queue: Queue) -> None:
 def test_a_request_that_is_not_there_is_an_error(
     hf: Commands, queue: Queue, command: tuple[str, ...]
 ) -> None:
+    queue.add(b"x")
     name, *options = command
     error = hf.error("request", name, queue.name, "nobody", *options)
     assert error.startswith("Error: nobody: no request has this id")
@@ -141,6 +143,7 @@ def test_a_request_that_is_not_there_is_an_error(
 
 
 def test_wrong_values_are_usage_errors(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x")
     assert "neither a number nor none" in hf.error(
         "request", "set-limit", queue.name, "r", "many", code=2
     )
@@ -148,3 +151,56 @@ def test_wrong_values_are_usage_errors(hf: Commands, queue: Queue) -> None:
         "request", "set-priority", queue.name, "r", 100, code=2
     )
     assert "more than 0" in hf.error("request", "progress", queue.name, "r", "--every", "0", code=2)
+
+
+# ----------------------------------------------------------------------------- create
+
+
+def test_a_request_is_created_from_lines(hf: Commands, queue: Queue) -> None:
+    result = hf.ran(
+        *("request", "create", queue.name, "r", "--limit", 2, "--priority", 80),
+        *("--handler", "render", "--on-failure", "fail_fast"),
+        input=b"one\n\ntwo\r\n\xff three",
+    )
+    assert (result.stdout, result.stderr) == ("r\n", "3 parts added\n")
+    status = queue.request("r").status()
+    assert (status.total, status.limit, status.priority, status.sealed) == (3, 2, 80, True)
+    jobs = queue.peek(10, state="parked")
+    assert [job.data for job in jobs] == [b"one", b"two", b"\xff three"]
+    assert {job.facts.handler for job in jobs} == {"render"}
+    assert "r: " in hf.error("request", "create", queue.name, "r", input=b"again")
+
+
+def test_a_request_may_be_given_no_id_and_a_file(
+    hf: Commands, queue: Queue, tmp_path: Path
+) -> None:
+    (tmp_path / "parts").write_text("one\ntwo\n")
+    told = hf.json("request", "create", queue.name, "--file", tmp_path / "parts")
+    assert (told["added"], told["sealed"]) == (2, True)
+    assert queue.request(told["id"]).status().total == 2
+
+
+def test_an_open_request_takes_more_until_it_is_sealed(hf: Commands, queue: Queue) -> None:
+    create = ("request", "create", queue.name, "r", "--open", "--limit", 3)
+    hf(*create, input=b"one\n")
+    hf(*create, input=b"one\ntwo\n")  # Begun again: the first is there already.
+    assert queue.request("r").status().total == 2
+    assert hf("request", "add", queue.name, "r", input=b"three\nfour") == "2 parts added\n"
+    status = queue.request("r").status()
+    assert (status.total, status.limit, status.sealed) == (4, 3, False)
+    hf("request", "seal", queue.name, "r")
+    assert "r: " in hf.error("request", "add", queue.name, "r", input=b"five")
+
+
+def test_what_goes_wrong_while_it_is_created_cancels_it(hf: Commands, queue: Queue) -> None:
+    lines = b"one\n" * 600 + b"x" * (8 * 1024 * 1024 + 1)
+    error = hf.error("request", "create", queue.name, "r", input=lines, code=2)
+    assert "payload has more than" in error
+    assert queue.request("r").status().state == "cancelled"
+
+
+def test_nothing_is_opened_where_an_option_is_wrong(hf: Commands, queue: Queue) -> None:
+    assert "priority must be" in hf.error(
+        "request", "create", queue.name, "r", "--priority", 100, input=b"x", code=2
+    )
+    assert "there is no queue" in hf.error("request", "show", queue.name, "r")

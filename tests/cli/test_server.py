@@ -10,7 +10,7 @@ import pytest
 
 from cli.support import Commands, interrupted, started
 from holdfast import Queue, Server
-from support import wait_until
+from support import DEADLINE, wait_until
 
 
 def pid_in(directory: Path) -> int:
@@ -39,6 +39,21 @@ def test_the_embedded_server_runs_in_the_foreground_and_ends_with_ctrl_c(tmp_pat
     wait_until(lambda: not (directory / "server.sock").exists(), "the end of the server")
 
 
+def test_the_embedded_server_of_a_project_is_found_from_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".holdfast").mkdir(mode=0o700)
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    with started("server") as process:
+        assert process.stdout
+        assert process.stdout.readline().strip() == f"embedded://{tmp_path}/.holdfast"
+        code, _, err = interrupted(process)
+    assert code == 0
+    assert err.splitlines()[0] == "the embedded server of this project"
+
+
 def test_it_stays_while_others_use_it(tmp_path: Path) -> None:
     with started("server", str(tmp_path / "data")) as process:
         assert process.stdout
@@ -55,7 +70,7 @@ def test_it_stays_while_others_use_it(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_used_is_an_error(hf: Commands, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     tmp_path.chmod(0o755)
-    assert "others can enter" in hf.error("server", tmp_path, code=2)
+    assert "is not empty and has no" in hf.error("server", tmp_path, code=2)
 
 
 def test_a_server_is_measured_and_nothing_is_left(hf: Commands, server: Server) -> None:
@@ -84,3 +99,21 @@ def test_nothing_is_left_after_ctrl_c_either(hf: Commands, server: Server) -> No
 @pytest.mark.parametrize("seconds", ["0", "0.1", "1h", "x"])
 def test_a_wrong_time_is_a_usage_error(hf: Commands, seconds: str) -> None:
     hf.error("bench", "--seconds", seconds, code=2)
+
+
+def test_a_command_says_that_nobody_chose_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.setenv("HOLDFAST_URI", "redis://prod")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with started("add", "jobs", "x", cwd=tmp_path) as process:
+        _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0
+    assert err.startswith("Warning: HOLDFAST_URL is not set: using the embedded server in ")
+    assert "HOLDFAST_URI" in err
+    monkeypatch.setenv("HOLDFAST_URL", "embedded://")
+    with started("add", "jobs", "x", cwd=tmp_path) as process:
+        _, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, err) == (0, "")

@@ -36,6 +36,7 @@ def test_rates_are_what_happened_since_the_look_before() -> None:
 
 
 def test_rates_count_what_happens(hf: Commands, queue: Queue) -> None:
+    queue.resume()
     with started("watch", queue.name, "--every", "50ms", "--json") as process:
         assert process.stdout
         first = json.loads(process.stdout.readline())
@@ -77,6 +78,7 @@ def test_all_queues_are_those_that_the_user_may_reach(hf: Commands) -> None:
 
 
 def test_ctrl_c_is_how_it_ends(hf: Commands, queue: Queue) -> None:
+    queue.resume()
     with started("watch", queue.name, "--every", "10ms") as process:
         assert process.stdout
         process.stdout.readline()
@@ -100,6 +102,7 @@ def test_who_wants_no_colours_has_it_drawn_in_place_all_the_same(
 
 
 def test_a_dumb_terminal_gets_a_line_per_look(hf: Commands, queue: Queue) -> None:
+    queue.resume()
     _, screen = on_a_terminal("watch", queue.name, "--times", "2", "--every", "1ms", kind="dumb")
     heading, *looks = screen.splitlines()
     assert heading.startswith("queue ")
@@ -111,10 +114,16 @@ def test_more_queues_than_a_terminal_has_lines_are_cut(
     hf: Commands, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LINES", "5")
-    _, screen = on_a_terminal("watch", *"abcde", "--times", "2", "--every", "1ms")
+    queues = [Queue(f"q-{name}", queue.server) for name in "abcde"]
+    names = [one.name for one in queues]
+    for one in queues:
+        one.resume()
+    _, screen = on_a_terminal("watch", *names, "--times", "2", "--every", "1ms")
     assert screen.count("\x1b[4A\r\x1b[J") == 1
     assert screen.splitlines()[-1] == "… and 3 more"
-    assert on_a_terminal("watch", *"abc", "--times", "1")[1].count("\n") == 4
+    assert on_a_terminal("watch", *names[:3], "--times", "1")[1].count("\n") == 4
+    for one in queues:
+        one.delete()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_calls_wait_for_the_replica_that_takes_over(cluster: Nodes, queue: Queue
     assert queue.complete(lease)
     assert queue.add(b"z")
     assert queue.counts().ready == 2
-    assert cluster.primary_of(queue.name) is not primary
+    cluster.wait_for_another(queue.name, than=primary)
 
 
 def test_who_is_asked_first_may_be_the_one_who_died(

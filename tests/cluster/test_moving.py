@@ -105,9 +105,9 @@ def test_a_queue_that_moved_is_followed_and_brings_its_scripts(
     before = cluster.primary_of(queue.name)
     forget_scripts(cluster)
     move(cluster, queue.name, cluster.elsewhere(queue.name))
-    assert cluster.primary_of(queue.name) is not before
+    cluster.wait_for_another(queue.name, than=before)
     assert queue.complete(lease, b"result")
-    assert knows(cluster.primary_of(queue.name), scripts.COMPLETE.sha) == [True]
+    assert knows(cluster.primary_of(queue.name), scripts.COMPLETE_WITH_RESULTS.sha) == [True]
     outcome = queue.result(lease.id)
     assert outcome
     assert outcome.result == b"result"

@@ -558,6 +558,7 @@ def test_a_worker_works_on_all_shards(test_server: TestServer, name: str, kind: 
         queue.add_many([b"first"] * 100)
         with at_work(worker):
             wait_until(lambda: ran[name] == 200, "all runs")
+            wait_until(queue.workers, "it to be listed")
             (info,) = queue.workers()
             assert info.about["queues"] == [name]
             worker.drop(name)

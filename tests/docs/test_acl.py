@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 from docs.pages import DOCS, ROOT, run
-from holdfast import Queue, ServerRefused
+from holdfast import Queue, ServerRefused, Worker
 from holdfast.engine import scripts
 from support import TestServer, command_on
 
@@ -48,6 +49,26 @@ def test_the_documented_user_can_do_what_the_reference_does(limited_url: str, pa
         queue.delete()
 
 
+def test_the_documented_user_leaves_nothing_in_the_log_of_what_was_denied(
+    limited_url: str, client: redis.Redis
+) -> None:
+    command_on(client, "ACL", "LOG", "RESET")
+    with Queue("emails", limited_url) as queue:
+        queue.add("x")
+        with queue.events():
+            lease = queue.lease(30, wait=1)
+        assert lease
+        assert queue.complete(lease)
+        worker = Worker(queue)
+        worker.handler(lambda job: None)
+        queue.add("y")
+        worker.run(until_empty=True)
+        assert queue.audit() == []
+        queue.delete()
+    denied: Any = client.acl_log()
+    assert [(entry["reason"], entry["object"]) for entry in denied] == []
+
+
 def test_the_documented_user_can_do_nothing_else(limited_url: str, client: redis.Redis) -> None:
     with Queue("reports") as other, pytest.raises(ServerRefused) as refused:
         other.add("not here")
@@ -68,7 +89,8 @@ def test_the_documented_user_can_do_nothing_else(limited_url: str, client: redis
 
 def test_the_line_has_the_commands_that_the_scripts_use_and_no_more() -> None:
     lua = "".join(path.read_text() for path in Path(scripts.__file__).parent.rglob("*.lua"))
-    sent = {"evalsha", "script|load", "blpop", "subscribe"}
+    sent = {"evalsha", "script|load", "blpop", "subscribe", "info", "ping"}
+    sent |= {"client|setname", "client|setinfo"}
     used = {command.lower() for command in re.findall(r"call\('([A-Z]+)'", lua)}
     rules = documented().split()
     assert {rule[1:] for rule in rules if rule.startswith("+")} == sent | used

@@ -29,7 +29,7 @@ def test_every_option_of_add_is_on_the_page() -> None:
     for option in command.params:
         if isinstance(option, click.Option):
             assert f"`{option.opts[0]}" in section(PAGE, "Adding jobs") or option.opts[0] in (
-                *("--url", "--json", "--file", "--lines", "--id"),
+                *("--url", "--password-file", "--json", "--file", "--lines", "--id"),
             ), option.opts
 
 

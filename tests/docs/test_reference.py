@@ -75,8 +75,8 @@ def test_every_argument_is_in_the_reference() -> None:
 
 def test_the_waits_of_a_failure_handler_are_those_of_the_code() -> None:
     text = section(FAILURES, "Failure handlers")
-    assert f"after {backoff.HANDLING_MS // 1000} seconds" in text
-    assert f"up to {backoff.MAX_HANDLING_MS // 60_000} minutes" in text
+    assert f"after {backoff.DEFAULT_HANDLING.min_backoff_ms // 1000} seconds" in text
+    assert f"up to {backoff.DEFAULT_HANDLING.max_backoff_ms // 60_000} minutes" in text
     assert BOUNDS["MAX_HANDLINGS"] == 100
     assert "a hundred retries" in text
 

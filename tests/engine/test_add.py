@@ -295,6 +295,20 @@ def test_a_queue_of_a_newer_layout_is_refused_and_left_alone(queue: Queue, behin
     behind("HSET", "meta", "layout", 1)
 
 
+@pytest.mark.parametrize("layout", ["0", "", "abc", "-1", "1.0", "01", " 1", "nan", "\xff"])
+def test_a_queue_of_an_unknown_layout_is_refused_and_left_alone(
+    queue: Queue, behind: Behind, layout: str
+) -> None:
+    queue.add(b"")
+    behind("HSET", "meta", "layout", layout)
+    before = behind.everything()
+    for method in (queue.tidy, queue.counts, queue.audit, queue.delete, lambda: queue.add(b"")):
+        with pytest.raises(UnsupportedServer, match="layout"):
+            method()
+    assert behind.everything() == before
+    behind("HSET", "meta", "layout", 1)
+
+
 def test_the_id_of_a_part_is_taken_as_long_as_its_request_is_kept(
     queue: Queue, clock: Clock, behind: Behind
 ) -> None:
@@ -336,3 +350,92 @@ def test_a_job_that_has_the_id_of_a_part_is_no_part(queue: Queue) -> None:
     with queue.request("r") as request, pytest.raises(JobExists):
         request.add(b"x")
     assert request.status().total == 0
+
+
+# ------------------------------------------------------------------- overdue when added
+
+
+def leased_order(queue: Queue) -> list[str]:
+    found = list[str]()
+    while lease := queue.lease(30):
+        found.append(lease.id)
+    return found
+
+
+def test_jobs_that_are_overdue_when_they_are_added_run_by_their_time(
+    queue: Queue, clock: Clock
+) -> None:
+    now = clock.ms / 1000
+    for id, ago in [("b", 20), ("d", 0), ("a", 3600), ("c", 10)]:
+        queue.add(b"", id=id, at=now - ago)
+    assert leased_order(queue) == ["a", "b", "c", "d"]
+
+
+def test_overdue_jobs_of_one_call_run_by_their_time(queue: Queue, clock: Clock) -> None:
+    now = clock.ms / 1000
+    ago = {"b": 20, "same": 20, "a": 3600, "c": 10}
+    queue.add_many([NewJob(b"", id=id, at=now - seconds) for id, seconds in ago.items()])
+    assert leased_order(queue) == ["a", "b", "same", "c"]
+
+
+def test_priority_comes_before_how_long_a_job_is_overdue(queue: Queue, clock: Clock) -> None:
+    now = clock.ms / 1000
+    queue.add(b"", id="older", at=now - 60)
+    queue.add(b"", id="higher", at=now - 1, priority=60)
+    assert leased_order(queue) == ["higher", "older"]
+
+
+def test_overdue_jobs_enter_behind_what_is_ready_when_work_is_next_asked_for(
+    queue: Queue, clock: Clock
+) -> None:
+    queue.add(b"", id="overdue", at=clock.ms / 1000 - 60)
+    queue.add(b"", id="plain")
+    assert queue.counts().delayed == 1
+    queue.tidy()
+    queue.add(b"", id="late")
+    assert (queue.counts().delayed, queue.counts().ready) == (0, 3)
+    assert leased_order(queue) == ["plain", "overdue", "late"]
+
+
+def test_overdue_parts_and_jobs_of_a_group_run_by_their_time(queue: Queue, clock: Clock) -> None:
+    now = clock.ms / 1000
+    for id, ago in [("b", 20), ("a", 60)]:
+        queue.add(b"", id=id, at=now - ago, group="g", priority=60)
+    request = queue.request("r")
+    request.open()
+    for ago in (20, 60):
+        request.add(b"", at=now - ago)
+    assert leased_order(queue) == ["a", "b", "r/1", "r/0"]
+
+
+def test_an_overdue_job_that_an_update_adds_runs_by_its_time(queue: Queue, clock: Clock) -> None:
+    now = clock.ms / 1000
+    for id, ago in [("b", 20), ("a", 60)]:
+        queue.add(b"", id=id, at=now - ago, on_conflict="update")
+    assert leased_order(queue) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["job", "part"])
+def test_an_overdue_job_wakes_a_sleeper(
+    queue: Queue, clock: Clock, behind: Behind, kind: str
+) -> None:
+    request = queue.request("r")
+    request.open()
+    behind("DEL", "wake")
+    at = clock.ms / 1000 - 60
+    if kind == "job":
+        queue.add(b"", at=at)
+    else:
+        request.add(b"", at=at)
+    assert behind("LLEN", "wake") == 1
+
+
+def test_a_retry_at_a_time_that_is_past_is_a_retry_now(queue: Queue, clock: Clock) -> None:
+    queue.add(b"", id="retried")
+    queue.retry(take(queue), error="why", at=clock.ms / 1000 - 60)
+    assert queue.counts().ready == 1
+
+
+def test_explain_says_that_an_overdue_job_is_due(queue: Queue, clock: Clock) -> None:
+    queue.add(b"", id="a", at=clock.ms / 1000 - 60)
+    assert "due since" in queue.explain("a")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import redis
 
 from engine_support import Behind, own_server, take
-from holdfast import NewJob, Queue, QueueFull, Server
+from holdfast import Extended, Lease, NewJob, Queue, QueueFull, Server
 from support import Kind, TestServer
 
 KB = 1024
+MB = 1024 * KB
+RESULT = b"r" * MB
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def test_what_frees_or_moves_work_runs_on_a_full_server(full: Behind) -> None:
     queue.extend(first, 60)
     queue.release(second, after=60)
     queue.release(third, lapsed="crashed")
-    assert queue.complete(first, b"result")
+    assert queue.complete(first)
     done = queue.lease_many(2, 60)
     assert queue.lease_many(9, 60, complete=done).completed == [True, True]
     queue.tidy()
@@ -93,8 +95,62 @@ def test_a_complete_with_follow_ups_is_refused_whole_on_a_full_server(full: Behi
     with pytest.raises(QueueFull):
         queue.complete(lease, b"result", add=[b"follow-up"])
     assert full.everything() == before
+    full.client.config_set("maxmemory", 0)
     assert queue.complete(lease, b"result")
     assert full("HGET", "results", "a") == b"result"
+
+
+SETTLES: dict[str, Callable[[Queue, list[Lease]], object]] = {
+    "complete": lambda queue, leases: queue.complete(leases[0], b"result"),
+    "complete by force": lambda queue, leases: queue.complete("0", b"result", force=True),
+    "complete many": lambda queue, leases: queue.complete_many([(leases[0], b"r"), leases[1]]),
+    "lease and complete": lambda queue, leases: queue.lease_many(
+        1, 60, complete=[leases[1], (leases[0], b"result")]
+    ),
+    "set a result": lambda queue, leases: queue.set_result("0", b"result"),
+}
+
+
+@pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
+def test_a_full_server_takes_no_result_and_nothing_of_the_call_that_brings_it(
+    full: Behind, settle: Callable[[Queue, list[Lease]], object]
+) -> None:
+    queue = full.queue
+    queue.add_many([NewJob(b"x", id=str(n), result_for=3600) for n in range(3)])
+    leases = queue.lease_many(2, 60)
+    full.client.config_set("maxmemory", 1)
+    before = full.everything()
+    with pytest.raises(QueueFull, match="out of memory"):
+        settle(queue, leases)
+    assert full.everything() == before
+    assert queue.complete_many(leases) == [True, True]
+    assert full("HLEN", "results") == 0
+
+
+def test_results_stay_within_the_servers_memory(full: Behind) -> None:
+    queue, client = full.queue, full.client
+    queue.add_many([NewJob(b"x", id=str(n), result_for=3600) for n in range(300)])
+    leases = queue.lease_many(300, 600)
+    client.config_set("maxmemory", 20 * MB)
+    refused: list[Lease] = []
+    for lease in leases:
+        try:
+            assert queue.complete(lease, RESULT)
+        except QueueFull:
+            refused.append(lease)
+        assert int(client.info("memory")["used_memory"]) < 30 * MB
+    assert 250 < len(refused) < 300
+    assert queue.extend_many(refused, 600) == [Extended.HELD] * len(refused)
+    with pytest.raises(QueueFull):
+        queue.complete_many((lease, RESULT) for lease in refused)
+    assert int(client.info("memory")["used_memory"]) < 30 * MB
+    client.config_set("maxmemory", 0)
+    assert queue.complete_many((lease, RESULT) for lease in refused) == [True] * len(refused)
+    assert full("HLEN", "results") == queue.counts().ended == 300
+    for lease in leases:
+        outcome = queue.result(lease.id)
+        assert outcome
+        assert outcome.result == RESULT
 
 
 def test_a_full_server_can_be_emptied_at_once(full: Behind) -> None:

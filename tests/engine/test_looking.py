@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from conftest import Clock
-from engine_support import Behind, take
-from holdfast import InvalidArgument, NewJob, Queue
+from engine_support import Behind, command_calls, take
+from holdfast import EndedFacts, Facts, InvalidArgument, NewJob, Queue
+from holdfast.engine import calls
 
 
 def test_the_next_jobs_are_shown_in_the_order_in_which_they_run(queue: Queue) -> None:
@@ -85,10 +88,10 @@ def test_looking_changes_nothing(queue: Queue, behind: Behind) -> None:
     assert behind.everything() == before
 
 
-def test_big_payloads_are_shown_as_far_as_they_fit(queue: Queue) -> None:
+def test_a_page_has_as_many_big_payloads_as_fit(queue: Queue) -> None:
     queue.add_many(b"x" * 3_000_000 for _ in range(4))
-    assert len(queue.peek(10)) == 2
-    assert len(queue.peek(10, first=2)) == 2
+    assert len(queue._run(calls.peek("ready", 0, 10))) == 2
+    assert len(queue._run(calls.peek("ready", 2, 10))) == 2
 
 
 @pytest.mark.parametrize(
@@ -115,12 +118,14 @@ def test_parts_are_shown_request_by_request_in_the_order_in_which_they_run(queue
     assert (shown.state, shown.behind, shown.priority) == ("parked", 10, 10)
 
 
-def test_big_parts_are_shown_as_far_as_they_fit(queue: Queue) -> None:
+def test_big_parts_are_shown_in_pages(queue: Queue) -> None:
     request = queue.request("r", limit=0)
     request.open()
     request.add_many(b"x" * 3_000_000 for _ in range(4))
-    assert [job.id for job in queue.peek(10, state="parked")] == ["r/0", "r/1"]
-    assert len(queue.peek(10, state="parked", first=2)) == 2
+    page = queue._run(calls.peek("parked", 0, 10))
+    assert [job.id for job in page] == ["r/0", "r/1"]
+    assert [job.id for job in queue.peek(3, state="parked")] == ["r/0", "r/1", "r/2"]
+    assert len(queue.peek(10, state="parked", first=1)) == 3
 
 
 def test_it_is_told_how_many_go_before(queue: Queue) -> None:
@@ -153,6 +158,41 @@ def test_it_is_told_why_a_job_does_not_run(queue: Queue, clock: Clock) -> None:
     assert queue.explain("nobody").startswith("no job has this id")
 
 
+def test_it_is_told_that_no_worker_takes_jobs_without_a_handler(queue: Queue) -> None:
+    nobody = "; no worker that is alive takes jobs that name no handler"
+    queue.add(b"", id="a")
+    queue.register(alive_for=60, handlers=["send"])
+    assert not queue.explain("a").endswith(nobody)  # It was made before workers said so.
+    queue.register(alive_for=60, handlers=["send"], unnamed=False)
+    assert queue.explain("a").endswith(nobody)
+    queue.register(alive_for=60, handlers=["send"], unnamed=True)
+    assert not queue.explain("a").endswith(nobody)
+    take(queue)
+    queue.register(alive_for=60, handlers=[], unnamed=False)
+    assert not queue.explain("a").endswith(nobody)
+
+
+@pytest.mark.parametrize("handler", [None, "send"])
+def test_it_is_told_that_a_timeout_ends_nothing_in_threads(
+    queue: Queue, handler: str | None
+) -> None:
+    why = "; its timeout of 1.5 s ends no run: all workers that are alive run it in threads"
+    queue.add(b"", id="a", handler=handler, timeout=1.5)
+    queue.add(b"", id="b", handler=handler)
+    common: Any = {"alive_for": 60, "handlers": ["send"], "unnamed": True}
+    queue.register(**common)
+    assert why not in queue.explain("a")  # It was made before workers said so.
+    queue.register(**common, executor="process")
+    assert why not in queue.explain("a")
+    queue.register(**common, executor="thread", coroutines=[handler])
+    assert why not in queue.explain("a")
+    queue.register(**common, executor="thread")
+    assert why in queue.explain("a")
+    assert why not in queue.explain("b")
+    take(queue)
+    assert why in queue.explain("a")
+
+
 def test_it_is_told_that_no_worker_has_its_handler(queue: Queue, clock: Clock) -> None:
     queue.add(b"", id="a", handler="send")
     assert (
@@ -178,3 +218,46 @@ def test_an_ending_is_explained(queue: Queue) -> None:
         queue.complete(lease)
     assert queue.explain("a") == "completed, remembered until 2023-11-14T22:14:20+00:00"
     assert queue.explain("b") == "completed, remembered until for ever"
+
+
+def test_a_big_job_hides_no_others(queue: Queue) -> None:
+    """A page has at most 8 MiB: peek goes on behind it."""
+    sizes = [5, 8 << 20, 5, 5 << 20, 4 << 20, 5, 5]
+    for n, size in enumerate(sizes):
+        queue.add(b"x" * size, id=f"{n}")
+    assert [job.id for job in queue.peek(10)] == [f"{n}" for n in range(7)]
+    assert [job.id for job in queue.peek(4, first=1)] == ["1", "2", "3", "4"]
+    assert [len(job.data or b"") for job in queue.peek(7)] == sizes
+
+
+def test_a_look_at_small_jobs_is_one_call(queue: Queue, behind: Behind) -> None:
+    queue.add_many([b""] * 3)
+    before = command_calls(behind.client, "evalsha")
+    assert len(queue.peek(10)) == 3
+    assert len(queue.peek(2)) == 2
+    assert command_calls(behind.client, "evalsha") == before + 2
+
+
+def test_of_an_ended_job_nothing_is_told_that_is_not_kept(queue: Queue, clock: Clock) -> None:
+    options = {"handler": "send", "priority": 90, "max_failures": 3}
+    queue.add(b"x", id="a", group="g", result_for=60, **options)  # type: ignore[arg-type]
+    queue.retry(take(queue), error="why", after=0)
+    queue.complete(take(queue), b"result")
+    with queue.request("r") as request:
+        request.add(b"x", **options)  # type: ignore[arg-type]
+    queue.complete(take(queue))
+    [listed] = queue.peek(state="ended")
+    for job in (queue.show("a"), listed, queue.show("r/0")):
+        assert job is not None
+        assert (job.state, job.priority, job.failures, job.lapses) == ("ended", None, None, None)
+        facts = job.facts
+        assert isinstance(facts, EndedFacts)
+        assert (facts.handler, facts.max_failures, facts.max_lapses) == (None, None, None)
+        assert (facts.min_backoff_ms, facts.result_for_ms, facts.group) == (None, None, None)
+    assert (listed.facts.outcome, listed.facts.ended_at) == ("completed", clock.ms)
+
+
+def test_an_ending_has_the_same_facts_as_a_job() -> None:
+    assert EndedFacts.__struct_fields__ == Facts.__struct_fields__
+    told = {name for name in Facts.__struct_fields__ if getattr(EndedFacts(), name) is not None}
+    assert told == {"keep"}

@@ -14,7 +14,7 @@ from engine_support import Behind, call_of, pack
 from holdfast import Lease, NewJob, Queue
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.engine import calls, claiming, requesting, writing
-from holdfast.engine.call import Call, Entry, Failure
+from holdfast.engine.call import Call, Entry, Failed
 from holdfast.engine.script import Script
 from holdfast.engine.scripts import SCRIPTS
 
@@ -97,8 +97,8 @@ def _pairs() -> list[tuple[Lease, bytes]]:
     return [(Lease(f"id-{n}", b"", f"nobody.t{n // 2}"), b"result") for n in range(4)]
 
 
-def _failures() -> list[Failure]:
-    return [(f"id-{n}", f"nobody.t{n // 2}", b"+7000", b"why") for n in range(4)]
+def _failures() -> list[Failed]:
+    return [Failed(f"id-{n}", f"nobody.t{n // 2}", b"+7000", b"why", b"{}", b"-") for n in range(4)]
 
 
 def arguments(queue: Queue, kind: str) -> tuple[Script, list[str]]:
@@ -283,16 +283,19 @@ TOO_MUCH: dict[str, Callable[[], Call[Any]]] = {
     "settles in groups": lambda: calls.extend(
         calls.settles_of(Lease(str(n), b"", f"nobody.{n % 7}") for n in range(1001)), 1
     ),
-    "failures": lambda: calls.retry([(str(n), "nobody.1", b"+1", b"") for n in range(1001)]),
+    "failures": lambda: calls.retry([Failed(str(n), "nobody.1", b"+1") for n in range(1001)]),
     "ids to cancel": lambda: calls.cancel([str(n) for n in range(1001)]),
     "no ids to cancel": lambda: calls.cancel([]),
     "ids to revive": lambda: calls.revive([str(n) for n in range(1001)]),
     "no ids to revive": lambda: calls.revive([]),
-    "an error": lambda: calls.fail([("a", "nobody.1", b"", b"x" * 4097)]),
+    "an error": lambda: calls.fail([Failed("a", "nobody.1", b"", b"x" * 4097)]),
+    "what was raised": lambda: calls.fail([Failed("a", "nobody.1", raised=b"x" * 4097)]),
+    "no number of handlings": lambda: calls.retry([Failed("a", "nobody.1", handlings=b"-1")]),
     "a reason": lambda: calls.release(calls.settles_of([LEASE]), lapsed=b"x" * 4097),
     "about a worker": lambda: calls.register("holder", 1, b"x" * 4097),
     "updates": lambda: calls.update([_entry(str(n)) for n in range(1001)], b"1=11"),
     "no known update": lambda: calls.update([_entry("a")], b"1?11"),
+    "no known option": lambda: calls.update([_entry("a")], b"1=01 failures"),
     "leases": lambda: calls.lease("nobody.1", 1, 1001),
     "follow-ups of nobody": lambda: calls.complete([], add=[_entry("a")]),
     "follow-ups of two": lambda: calls.complete(

@@ -93,6 +93,14 @@ def test_it_does_not_wait_after_a_silence(queue: Queue, clock: Clock) -> None:
     assert queue.tidy(held_longer_than=50).reclaimed == 1
 
 
+def test_longer_than_nothing_are_all_also_those_of_this_millisecond(
+    queue: Queue, clock: Clock
+) -> None:
+    queue.add_many([b"", b""])
+    queue.lease_many(2, 600)
+    assert queue.tidy(held_longer_than=0).reclaimed == 2
+
+
 @pytest.mark.parametrize("worker", ["", None, 5, b"holder"])
 def test_a_worker_must_be_named(queue: Queue, worker: object) -> None:
     with pytest.raises(InvalidArgument):

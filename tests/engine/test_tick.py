@@ -91,3 +91,69 @@ def test_a_queue_that_is_deleted_has_no_memory(queue: Queue) -> None:
     tick(queue, None, 100)
     queue.delete()
     assert queue._run(calls.tick("s")).last is None
+
+
+# ------------------------------------------------------------- schedules that are gone
+
+DAY = 86_400
+
+
+def test_a_schedule_that_nobody_asks_for_in_a_hundred_days_is_forgotten(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    tick(queue, None, clock.ms)
+    clock.advance(100 * DAY - 0.001)
+    queue.tidy()
+    assert queue._run(calls.tick("t")).last is None
+    assert behind("HEXISTS", "meta", "tick s")
+    clock.advance(0.001)
+    queue.tidy()
+    assert not behind("HEXISTS", "meta", "tick s")
+    assert behind("HLEN", "ledger") == behind("ZCARD", "staging") == 0
+    assert tick(queue, clock.ms - 100 * DAY * 1000, clock.ms).receipts is None
+
+
+def test_thousands_of_schedules_that_are_gone_leave_nothing(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    for n in range(200):
+        queue._run(calls.tick(f"s{n}", None, clock.ms))
+    clock.advance(101 * DAY)
+    queue.tidy()
+    assert [field for field in behind("HKEYS", "meta") if field.startswith(b"tick")] == []
+
+
+def test_a_schedule_that_somebody_looks_at_is_kept_however_seldom_it_ticks(
+    queue: Queue, clock: Clock
+) -> None:
+    first = clock.ms
+    tick(queue, None, first)
+    for _ in range(10):
+        clock.advance(99 * DAY)
+        assert queue._run(calls.tick("s")).last == first
+        queue.tidy()
+
+
+def test_a_schedule_that_an_older_release_ticks_is_kept(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    """It writes the tick, and not that it was there."""
+    tick(queue, None, clock.ms)
+    clock.advance(60 * DAY)
+    behind("HSET", "meta", "tick s", clock.ms)
+    clock.advance(60 * DAY)
+    queue.tidy()
+    assert behind("HEXISTS", "meta", "tick s")
+    clock.advance(40 * DAY)
+    queue.tidy()
+    assert not behind("HEXISTS", "meta", "tick s")
+
+
+def test_a_tick_that_an_older_release_left_is_forgotten_after_somebody_looked(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    behind("HSET", "meta", "tick s", clock.ms)
+    assert queue._run(calls.tick("s")).last == clock.ms
+    clock.advance(100 * DAY)
+    queue.tidy()
+    assert not behind("HEXISTS", "meta", "tick s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from conftest import Clock
@@ -11,6 +12,7 @@ from engine_support import Behind, pack, take
 from holdfast import Job, Lease, NewJob, Queue, Update
 from holdfast.engine import calls
 from holdfast.engine.call import Entry
+from holdfast.job import JobOptions
 
 
 def shown(queue: Queue, id: str = "a") -> Job:
@@ -135,6 +137,86 @@ def test_limits_are_replaced_as_a_whole(queue: Queue) -> None:
     assert (facts.handler, facts.max_lapses, facts.result_for_ms) == ("other", 3, 0)
 
 
+OPTIONS: dict[str, tuple[object, object]] = {
+    "priority": (20, 80),
+    "handler": ("old", "new"),
+    "timeout": (1, 2),
+    "max_failures": (1, None),
+    "max_lapses": (1, 2),
+    "min_backoff": (1, 4),
+    "max_backoff": (100, 200),
+    "result_for": (60, 120),
+    "keep": (True, False),
+    "remember_for": (60, 120),
+    "group": ("old", "new"),
+}
+"""Each option as the job had it, and as the update says it."""
+
+
+def all_facts(queue: Queue, id: str = "a") -> dict[str, Any]:
+    job = shown(queue, id)
+    return {**msgspec.structs.asdict(job.facts), "priority": job.priority}
+
+
+def test_every_option_of_a_job_can_be_replaced_by_itself() -> None:
+    assert OPTIONS.keys() == JobOptions.__annotations__.keys() - {"group_limit"}
+
+
+@pytest.mark.parametrize("leased", [False, True])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_update_that_names_an_option_leaves_all_others(
+    queue: Queue, option: str, leased: bool
+) -> None:
+    old: dict[str, Any] = {name: value for name, (value, _) in OPTIONS.items()}
+    new: dict[str, Any] = {name: value for name, (_, value) in OPTIONS.items()}
+    for id, options in (("a", old), ("b", new), ("c", old | {option: new[option]})):
+        queue.add(b"old", id=id, **options)
+    before, expected = all_facts(queue), all_facts(queue, "c")
+    leases = {lease.id: lease for lease in queue.lease_many(3, 60)} if leased else {}
+    how = Update(data=False, due=False, limits=[option])
+    update(queue, how=how, **new)
+    if leased:
+        for lease in leases.values():
+            queue.release(lease)
+    assert all_facts(queue) == expected != before
+    assert queue.data("a") == b"old"
+    update(queue, how=Update(data=False, due=False, limits=()), **new)
+    assert all_facts(queue) == expected
+
+
+def test_an_option_that_is_named_and_not_given_gets_its_default(queue: Queue) -> None:
+    queue.add(b"x", id="a", max_failures=3, handler="h", priority=70)
+    update(queue, how=Update(limits=["max_failures", "priority"]), handler="other")
+    job = shown(queue)
+    assert (job.facts.max_failures, job.facts.handler, job.priority) == (10, "h", 50)
+
+
+def test_a_failed_job_is_revived_with_the_options_that_are_named(queue: Queue) -> None:
+    queue.add(b"x", id="a", max_failures=0, handler="h", max_lapses=7)
+    queue.retry(take(queue), error="why")
+    assert update(queue, how=Update(limits=["max_failures"]), max_failures=5) == "failed"
+    facts = take(queue).facts
+    assert (facts.max_failures, facts.handler, facts.max_lapses) == (5, "h", 7)
+
+
+def test_a_result_is_kept_no_longer_than_the_update_says(queue: Queue, behind: Behind) -> None:
+    queue.add(b"x", id="a", result_for=60)
+    queue.set_result("a", b"so far")
+    update(queue, how=Update(limits=["priority"]), priority=70)
+    assert behind("HGET", "results", "a") == b"so far"
+    update(queue, how=Update(limits=["result_for"]), result_for=0)
+    assert behind("HGET", "results", "a") is None
+
+
+def test_a_group_comes_with_its_limit(queue: Queue) -> None:
+    queue.add_many([NewJob(b"x", id=id, group="old") for id in "abc"])
+    for id in "abc":
+        update(queue, id=id, how=Update(limits=["group"]), group="new", group_limit=1)
+    assert [lease.id for lease in queue.lease_many(3, 60)] == ["a"]
+    assert update(queue, id="b", how=Update(limits=["group"])) == "ready"
+    assert [lease.id for lease in queue.lease_many(3, 60)] == ["b"]
+
+
 def test_who_lost_the_lease_cannot_complete_what_was_replaced_since(
     queue: Queue, clock: Clock
 ) -> None:
@@ -194,7 +276,12 @@ def test_an_update_that_makes_a_job_ready_wakes_a_sleeper(queue: Queue, behind: 
         Update(due=None),  # type: ignore[arg-type]
         Update(due=1),  # type: ignore[arg-type]
         Update(due=[]),  # type: ignore[arg-type]
-        Update(limits="yes"),  # type: ignore[arg-type]
+        Update(limits="priority"),
+        Update(limits=["max_failure"]),
+        Update(limits=["priority", 1]),  # type: ignore[list-item]
+        Update(limits=["group_limit"]),
+        Update(limits=1),  # type: ignore[arg-type]
+        Update(limits=None),  # type: ignore[arg-type]
         Update(counts=0),  # type: ignore[arg-type]
         Update,
         "replace",
@@ -328,12 +415,15 @@ UPDATES = [
     (b"4", Update(data=True, due=True, limits=False, counts=True), 4, {}),
     (b"5", Update(data=False, due="later", limits=True, counts=False), 6, {"max_lapses": 9}),
     (b"6", Update(data=False, due="earlier", limits=False, counts=False), 20, {}),
+    (b"7", Update(data=False, limits=["max_lapses"]), 5, {"handler": "n", "max_lapses": 8}),
+    (b"8", Update(due=False, limits=["priority", "keep"]), 3, {"priority": 9, "keep": True}),
+    (b"9", Update(limits=["group", "handler"]), 3, {"group": "g", "max_lapses": 1}),
 ]
 
 
-@pytest.mark.parametrize("first", range(6))
-@pytest.mark.parametrize("second", range(6))
-@pytest.mark.parametrize("third", [0, 2, 3])
+@pytest.mark.parametrize("first", range(len(UPDATES)))
+@pytest.mark.parametrize("second", range(len(UPDATES)))
+@pytest.mark.parametrize("third", [2, 6])
 @pytest.mark.parametrize("after", [0, 8])
 def test_updates_while_it_runs_do_together_what_they_do_one_by_one_to_a_job_that_waits(
     queue: Queue, first: int, second: int, third: int, after: float
@@ -348,16 +438,17 @@ def test_updates_while_it_runs_do_together_what_they_do_one_by_one_to_a_job_that
             queue.add(data, id=id, on_conflict=how, delay=delay, **options)  # type: ignore[arg-type]
     queue.release(leases["runs"], after=after)
     runs, waits = shown(queue, "runs"), shown(queue, "waits")
-    assert (runs.data, runs.at, runs.facts, runs.state) == (
+    assert (runs.data, runs.at, runs.facts, runs.state, runs.priority) == (
         waits.data,
         waits.at,
         waits.facts,
         waits.state,
+        waits.priority,
     )
 
 
-@pytest.mark.parametrize("first", range(6))
-@pytest.mark.parametrize("second", range(6))
+@pytest.mark.parametrize("first", range(len(UPDATES)))
+@pytest.mark.parametrize("second", range(len(UPDATES)))
 def test_updates_while_it_runs_make_the_job_that_they_make_of_nothing(
     queue: Queue, first: int, second: int
 ) -> None:
@@ -368,7 +459,12 @@ def test_updates_while_it_runs_make_the_job_that_they_make_of_nothing(
             queue.add(data, id=id, on_conflict=how, delay=delay, **options)  # type: ignore[arg-type]
     queue.complete(lease)
     runs, new = shown(queue, "runs"), shown(queue, "new")
-    assert (runs.data, runs.at, runs.facts) == (new.data, new.at, new.facts)
+    assert (runs.data, runs.at, runs.facts, runs.priority) == (
+        new.data,
+        new.at,
+        new.facts,
+        new.priority,
+    )
 
 
 def test_a_successor_is_seen_and_explained(queue: Queue) -> None:

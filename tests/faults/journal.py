@@ -7,6 +7,7 @@ there after it. Times are milliseconds of the wall clock, which is also the serv
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,7 +93,8 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
         self.pid = os.getpid()
-        self._file = os.open(directory / f"{self.pid}", flags)
+        # Not by the pid alone: the kernel gives that of a dead worker to another one.
+        self._file = os.open(directory / f"{self.pid}.{secrets.token_hex(4)}", flags)
 
     def write(self, line: Line) -> None:
         os.write(self._file, encode(line) + b"\n")

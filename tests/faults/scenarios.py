@@ -205,7 +205,7 @@ def requests_to_tend(stage: Stage) -> None:
     with stage.other.request("forgotten", keep_for=2) as forgotten:
         forgotten.add("0")
     stage.queue.complete(stage.queue.lease_many(1, 30)[0], "result")
-    stage.clock.advance(3)
+    stage.clock.advance(10)
 
 
 def a_group(stage: Stage) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import resource
 import signal
 import tempfile
 from collections import Counter
@@ -19,7 +20,7 @@ from faults.play import Cast, kill_and_carry_on, must_be_all_there
 from faults.shells import Shell, open_queue
 from faults.stored import payloads
 from faults.theatre import both_shells
-from holdfast import NewJob, Queue
+from holdfast import NewJob, Queue, ServerUnavailable
 from support import wait_until
 
 
@@ -176,3 +177,28 @@ def test_no_job_is_lost_and_none_ends_twice_in_a_long_series_of_embedded_kills(
     cast: Cast, directory: Path, url: str, seed: int
 ) -> None:
     kill_anybody(cast, directory, url, Counter(server=30, producer=10, holder=15), seed)
+
+
+@both_shells
+def test_a_full_disk_is_named_with_what_the_server_wrote_as_it_exited(
+    shell: Shell, url: str, directory: Path
+) -> None:
+    if not hasattr(resource, "prlimit"):
+        pytest.skip("the file size of another process is limited on Linux only")
+    with open_queue(shell, "q", url) as queue:
+        queue.add(b"x" * 100_000, id="a")  # Its log is shorter, and has room.
+        pid = int((directory / "server/server.lock").read_text().split()[0])
+        (file,) = (directory / "server/appendonlydir").glob("*.incr.aof")
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (file.stat().st_size + 10,) * 2)
+        with (
+            open_queue(shell, "q", url, patience=0) as impatient,
+            pytest.raises(ServerUnavailable) as raised,
+        ):
+            impatient.add(b"x", id="b")
+        said = str(raised.value)
+        assert "which may be full: free space there" in said
+        assert "Its log says: " in said
+        assert "AOF" in said
+        assert str(directory / "server") in said
+        assert queue.add(b"x", id="b")  # Another one was started, which has room.
+        assert queue.counts().ready == 2

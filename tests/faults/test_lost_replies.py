@@ -29,7 +29,6 @@ from proxy import (
     HOLD,
     PASS,
     TRICKLE,
-    TRICKLE_SECONDS,
     Proxy,
     Step,
     cut_reply,
@@ -223,7 +222,8 @@ def test_a_reply_that_comes_slowly_but_steadily_is_waited_for(
     theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Large replies on slow lines take longer than silence may last."""
-    await_replies_for(DRIPS * TRICKLE_SECONDS * 0.7, monkeypatch)
+    monkeypatch.setattr("proxy.TRICKLE_SECONDS", 0.2)
+    await_replies_for(DRIPS * 0.2 * 0.7, monkeypatch)
     with theatre.stage(Scenario("slow", nothing, three_jobs), "slow") as stage:
         theatre.proxy.plan([TRICKLE])
         assert len(stage.queue.lease_many(3, 30)) == 3

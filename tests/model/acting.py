@@ -15,13 +15,13 @@ import msgspec
 
 from holdfast import arguments
 from holdfast.engine import calls
-from holdfast.engine.call import Entry
+from holdfast.engine.call import Entry, Failed
 from holdfast.engine.replies import read_flags
 from holdfast.engine.replies import read_receipts as read_letters
 from holdfast.job import NO_FACTS, Facts, Receipt, Update
 from model.choices import KEPT, LIMITS, Time, Updates, Wanted
 from model.comparing import Comparing, is_taken_back
-from model.values import NEVER, Settle
+from model.values import NEVER, Settle, raised_with
 
 
 class Acting(Comparing):
@@ -109,25 +109,36 @@ class Acting(Comparing):
         )
 
     def _retry_or_fail(
-        self, way: str, caller: str, settles: Sequence[Settle], wait: int, error: str
-    ) -> None:
+        self, way: str, caller: str, settles: Sequence[Settle], wait: int, error: str,
+        most: bytes = b"",
+    ) -> None:  # fmt: skip
         """Each waits a little longer than the one before it."""
         failures = [
             (id, token, wait and min(wait + i, NEVER)) for i, (id, token, _) in enumerate(settles)
         ]
         call = {"retry": calls.retry, "fail": calls.fail}[way]
         ask = {"retry": self.model.retry, "fail": self.model.fail}[way]
+        raised = (raised_with(error) or "").encode()
         self._ask(
             caller,
-            call([(id, token, b"+%d" % due, error.encode()) for id, token, due in failures]),
-            partial(ask, [(*failure, error) for failure in failures]),
-        )
+            call([
+                Failed(id, token, b"+%d" % due, error.encode(), raised, most)
+                for id, token, due in failures
+            ]),
+            partial(ask, [(*failure, error, most) for failure in failures]),
+        )  # fmt: skip
 
-    def _release(self, caller: str, settles: list[Settle], after: int | None, lapsed: str) -> None:
+    def _release(
+        self, caller: str, settles: list[Settle], after: int | None, lapsed: str, most: bytes = b""
+    ) -> None:
         call = calls.release(
-            settles, after_ms=after, to_the_back=self.to_the_back, lapsed=lapsed.encode()
+            settles,
+            after_ms=after,
+            to_the_back=self.to_the_back,
+            lapsed=lapsed.encode(),
+            handlings=most,
         )
-        self._ask(caller, call, partial(self.model.release, settles, after, lapsed))
+        self._ask(caller, call, partial(self.model.release, settles, after, lapsed, most))
 
     def _settle_as(self, way: str, caller: str, settles: list[Settle], after: int | None) -> None:
         if way in ("retry", "fail"):

@@ -15,6 +15,11 @@ MAX_CHUNKS = 2
 """Chunks that are forgotten in one call: fewer than in earnest, so that histories get there.
 For the same reason one call publishes one chunk (test_model.py)."""
 
+GONE = 36_000_000
+HEARD = 3_600_000
+"""When a reader, a writer or a schedule is forgotten, and how often it is noted that one is there:
+sooner than in earnest (test_model.py)."""
+
 Record: TypeAlias = Any
 """What the ledger keeps under a name."""
 
@@ -49,6 +54,12 @@ class Booking(Closing):
 
     def _enter(self, name: str, record: Record, at: int) -> None:
         self.ledger[name], self.times_of[name] = record, at
+
+    def _hear_of(self, name: str, now: int, record: Record = None) -> None:
+        """Forget it later: that is noted once in a while."""
+        if not 0 <= after(now, GONE) - self.times_of.get(name, 0) < HEARD:
+            self.ledger.setdefault(name, record)
+            self.times_of[name] = after(now, GONE)
 
     def _strike(self, name: str) -> None:
         self.ledger.pop(name, None)
@@ -113,14 +124,16 @@ class Booking(Closing):
         if not all(entry in self.ledger for entry in entries):
             raise Refusal("GONE 0")
         self.times_of |= dict.fromkeys(entries, NEVER)
-        record = {"how": how.decode(), "keep_ms": keep, "lists": lists, "list": 0, "place": 0}
+        record = {"how": how[:4].decode(), "keep_ms": keep, "lists": lists, "list": 0, "place": 0}
+        if len(how) > 4:
+            record["only"] = how[4:].decode()
         if lists:
             self._enter(f"commit {write}", record, now - NEVER)
             self._wake_sleeper(True)
         else:
             self._enter(f"commit {write}", {"published_at": now}, after(now, keep))
         if writer:
-            self._enter(f"writer {writer}", {"batch": batch}, NEVER)
+            self._enter(f"writer {writer}", {"batch": batch}, after(now, GONE))
         self.tally["committed"] += 1
         return True
 
@@ -144,7 +157,9 @@ class Booking(Closing):
             first = staged.get("first", 0)
             if rows:
                 break
-            rows = self._add_rows(self.staged.pop(f"{attempt}/{first}"), record["how"], now)
+            rows = self._add_rows(
+                self.staged.pop(f"{attempt}/{first}"), record["how"] + record.get("only", ""), now
+            )
             if first + 1 < staged["chunks"]:
                 self._enter(f"attempt {attempt}", staged | {"first": first + 1}, NEVER)
                 continue
@@ -195,10 +210,10 @@ class Booking(Closing):
                 f"{request.name}/{request.total}", given.payload, given.priority, given.options
             )
             job.request, job.number, job.place = request.name, request.total, self._number()
-            job.moved = given.due(now) > now
+            job.moved = given.enters(now) is not None
             self.jobs[job.id] = job
             request.total += 1
-            self._put(job, given.due(now), now)
+            self._put(job, given.due(now), now, enters=given.enters(now))
         self.tally["added"] += len(rows)
 
     def abort(self, attempts: Sequence[str], now: int) -> list[bool]:
@@ -228,7 +243,8 @@ class Booking(Closing):
 
     def open_reader(self, reader: str, now: int) -> Opened:
         record = self.ledger.get(f"reader {reader}", {"epoch": 0, "settled": 0, "next": 0})
-        self._enter(f"reader {reader}", record | {"epoch": record["epoch"] + 1}, NEVER)
+        ours = record | {"epoch": record["epoch"] + 1}
+        self._enter(f"reader {reader}", ours, after(now, GONE))
         return Opened(record["epoch"] + 1, record["settled"], record["next"])
 
     def _reader(self, reader: str, epoch: int) -> Record:
@@ -251,6 +267,7 @@ class Booking(Closing):
         wrong = n > ours["next"] or (n < ours["next"] and not sizes)
         if wrong or (number > len(sizes) and "sealed" not in record):
             raise Refusal("WRONG")
+        self._hear_of(f"reader {reader}", now)
         if sizes:
             self._enter(name, record, after(now, keep))
         if number == len(sizes) and "sealed" not in record:
@@ -262,7 +279,7 @@ class Booking(Closing):
             drained = len(ids) < count and not self.unpublished and nothing_left
             if sizes and (drained or (seal and len(ids) == count)):
                 record["sealed"] = True
-                self._enter(f"reader {reader}", ours | {"next": n + 1}, NEVER)
+                self._enter(f"reader {reader}", ours | {"next": n + 1}, after(now, GONE))
                 self.tally["claimed"] += 1
         if sizes:
             self._enter(name, record | {"sizes": sizes}, after(now, keep))
@@ -288,6 +305,7 @@ class Booking(Closing):
         names = [f"claim {n} {reader}" for n in range(ours["settled"], ours["next"] + 1)]
         held = [name for name in names if "over" not in self.ledger.get(name, {"over": ""})]
         self.times_of |= dict.fromkeys(held, after(now, keep))
+        self._hear_of(f"reader {reader}", now)
         return len(held)
 
     def settle_claims(self, reader: str, epoch: int, below: int, now: int) -> tuple[int, bool]:
@@ -301,11 +319,11 @@ class Booking(Closing):
             if is_open:
                 jobs = self._claimed(name)
                 completed = sum(self._complete(job, None, now) for job in jobs)
-                is_open = not self._close_chunk(name, self.times_of[name])
+                is_open = not self._close_chunk(name, self.times_of[name], now)
             if not is_open:
                 self._strike(name)
                 n += 1
-                self._enter(f"reader {reader}", ours | {"settled": n}, NEVER)
+                self._enter(f"reader {reader}", ours | {"settled": n}, after(now, GONE))
                 self.tally["settled"] += 1
         return completed, n < below
 
@@ -344,15 +362,15 @@ class Booking(Closing):
             self._give_back(job, 0, now)
             job.token = None
             self.tally["released"] += 1
-        return len(jobs), self._close_chunk(name, now)
+        return len(jobs), self._close_chunk(name, now, now)
 
-    def _close_chunk(self, name: str, at: int) -> bool:
+    def _close_chunk(self, name: str, at: int, now: int) -> bool:
         del self.claims[self._field(name)]
         record = self.ledger[name] | {"first": self.ledger[name]["first"] + 1}
         if record["first"] < len(record["sizes"]):
             self._enter(name, record, at)
             return False
-        self._enter(name, record, NEVER)
+        self._enter(name, record, after(now, GONE))
         if not ("over" in record and "sealed" in record):
             self._strike(name)
         return True
@@ -361,11 +379,21 @@ class Booking(Closing):
 
     def _maintain(self, now: int, force: bool = False) -> tuple[int, int, int]:
         moved = super()._maintain(now, force)
-        self._tend_staging(now, force or now >= self.patient_until(now))
+        self._tend_staging(now, force)
         self.wanted = None
         return moved
 
-    def _tend_staging(self, now: int, late: bool) -> None:
+    def _forget_reader(self, name: str, now: int) -> None:
+        """Unless a claim of it is open."""
+        ours, reader = self.ledger[name], name.removeprefix("reader ")
+        claims = [f"claim {n} {reader}" for n in range(ours["settled"], ours["next"] + 1)]
+        if any(map(self._is_open_claim, claims)):
+            self.times_of[name] = after(now, GONE)
+            return
+        for one in (name, *claims):
+            self._strike(one)
+
+    def _tend_staging(self, now: int, force: bool) -> None:
         publishing = self.wanted is not None and len(self.ready()) < self.wanted
         if publishing:
             self._publish_a_chunk(self._oldest(), now)
@@ -376,13 +404,23 @@ class Booking(Closing):
             kind = name.split(" ")[0]
             if budget <= 0:
                 break
-            if kind == "commit":
+            if kind in ("commit", "writer"):
                 self._strike(name)
+            elif kind == "tick":
+                del self.ticks[name.removeprefix("tick ")]
+                self._strike(name)
+            elif kind == "reader":
+                budget = 0
+                self._forget_reader(name, now)
             elif kind == "attempt":
                 budget = self._drop_attempt(name, budget, now)
             elif kind == "winners":
                 self._disown(name, now)
-            elif late:
+            elif not self._is_open_claim(name):
+                self._strike(name)
+            elif "over" in self.ledger[name] or self.may_be_reclaimed(
+                self.times_of[name], now, force
+            ):
                 budget = 0
                 self._return_chunk(name, "it lapsed", now)
             else:
@@ -393,4 +431,5 @@ class Booking(Closing):
 def _update(how: str) -> Update:
     """Read the four letters in which an update is told."""
     due: Any = {"=": True, "-": False, ">": "later", "<": "earlier"}[how[1]]
-    return Update(how[0] == "1", due, how[2] == "1", how[3] == "1")
+    only = [name.removesuffix("_ms") for name in how[4:].split()]
+    return Update(how[0] == "1", due, only or how[2] == "1", how[3] == "1")

@@ -16,7 +16,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from holdfast.engine import calls, requesting
-from holdfast.engine.call import Call, Entry
+from holdfast.engine.call import Call, Entry, Failed
 from holdfast.job import Update
 from model.values import NEVER, Settle
 
@@ -34,7 +34,7 @@ callers = st.sampled_from(["ann", "bob", "cyd"])
 Time: TypeAlias = tuple[str, int]
 times = st.sampled_from(
     [("now", 0)] * 48
-    + [("now", ms) for ms in (1, 500, 999, 1_000, 4_000, MINUTE, HOUR, 200 * HOUR)]
+    + [("now", ms) for ms in (1, 500, 999, 1_000, 4_000, 5_001, 6_000, MINUTE, HOUR, 200 * HOUR)]
     + [("now", ms) for ms in (-1, -999, -MINUTE, -2 * HOUR)]
     + [("lapse", ms) for ms in (0, 0, 0, 0, 1, -1, -400)]
     + [("due", ms) for ms in (0, 0, 1, -1, -400)]
@@ -45,6 +45,17 @@ times = st.sampled_from(
         for ms in (0, -1)
     ]
     + [(kind, ms) for kind in ("silence", "caller", "worker") for ms in (0, 1)]
+)
+
+
+# Calls that are far apart, one after the other: how long after the last, and what is called.
+gaps = st.lists(
+    st.tuples(
+        st.sampled_from([6_000, 5_001, 5_000, 5_999, 7_500, 9_000, 30_000, 1_500, 500, 1, HOUR]),
+        st.sampled_from(["tidy", "lease", "tidy", "lease", "failed", "extend", "add", "resume"]),
+    ),
+    min_size=2,
+    max_size=8,
 )
 
 
@@ -70,6 +81,7 @@ results = st.sampled_from([None, b"", b"done", b"\0\xff\r\n"])
 release_times = st.sampled_from([None, None, None, 0, 1, 1, 999, 1_000, 3_000, HOUR, NEVER])
 retry_times = st.sampled_from([0, 1, 999, 1_000, 3_000, 3_000, HOUR, NEVER])
 reasons = st.sampled_from(["", "", "killed", "ü: timed out"])
+handlings = st.sampled_from([b"", b"", b"", b"-", b"0", b"1", b"2"])
 ages = st.sampled_from([None, 0, 0, 1, 1_000, 4_000, HOUR])
 
 # Which lease to present: one that counts, one that was taken back, one of all that ever
@@ -106,7 +118,22 @@ class Wanted:
     payload: str
 
 
-DUES = ["+0", "+1", "+999", "+1000", "+4000", f"+{HOUR}", f"+{NEVER}", "@-1", "@0", "@1", "@3000"]
+DUES = [
+    "+0",
+    "+1",
+    "+999",
+    "+1000",
+    "+4000",
+    f"+{HOUR}",
+    f"+{NEVER}",
+    "@-1",
+    "@-1",
+    "@-2000",
+    f"@-{HOUR}",
+    "@0",
+    "@1",
+    "@3000",
+]
 OPTIONS = [
     {name: value for name, value in zip(names, values, strict=True) if value != "-"}
     for names in [("max_failures", "max_lapses", "result_for", "remember_for", "keep")]
@@ -143,7 +170,17 @@ updates = st.builds(
     Update,
     data=st.sampled_from([True, True, False]),
     due=st.sampled_from([True, False, "later", "earlier"]),
-    limits=st.booleans(),
+    limits=st.booleans()
+    | st.lists(
+        st.sampled_from(
+            (
+                *("priority", "max_failures", "max_lapses", "result_for", "keep", "remember_for"),
+                *("group", "group"),
+            )
+        ),
+        min_size=1,
+        max_size=3,
+    ).map(tuple),
     counts=st.sampled_from([None, True, False]),
 )
 Updates: TypeAlias = list[tuple[Wanted, Update]]
@@ -156,7 +193,7 @@ requests = st.sampled_from(REQUESTS)
 limits = st.sampled_from([1, 1, 2, None, 0, 3])
 new_limits = st.sampled_from([1, None, 2, 0, 3, None, "as it is"])
 new_priorities = st.sampled_from([None, None, 50, 51, 0, 99])
-keep_times = st.sampled_from([4_000, 4_000, 0, 1, 1_000, HOUR, NEVER])
+keep_times = st.sampled_from([12_000, 0, 10_000, 1, 10_001, HOUR, NEVER])
 open_times = st.sampled_from([None, None, None, None, 4_000, 1, 1_000, NEVER])
 
 
@@ -230,10 +267,10 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     "an extension by too much": lambda held: calls.extend(held, 2**53),
     "a release into the past": lambda held: calls.release(held, after_ms=-1),
     "a retry in the past": lambda held: calls.retry(
-        [*((id, token, b"", b"") for id, token, _ in held), ("a", "zoe.1", b"-1", b"")]
+        [*(Failed(id, token) for id, token, _ in held), Failed("a", "zoe.1", b"-1")]
     ),
     "an error too long": lambda held: calls.fail(
-        [*((id, token, b"", b"") for id, token, _ in held), ("a", "zoe.1", b"", b"x" * 2**20)]
+        [*(Failed(id, token) for id, token, _ in held), Failed("a", "zoe.1", b"", b"x" * 2**20)]
     ),
     "cancel no id": lambda held: calls.cancel([*(id for id, _, _ in held), ""]),
     "revive nothing": lambda _: calls.revive([]),

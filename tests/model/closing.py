@@ -12,6 +12,8 @@ from model.values import NEVER, Change, EndedPart, Job, Request, after
 
 MOST_PER_CALL = 1000
 """Jobs that one call moves: of a request with more of them the next call takes the others."""
+LEAST_KEPT = 10_000
+"""A request that has ended is kept for so long, so that who waits for it learns how."""
 
 
 class Closing(Jobs):
@@ -56,7 +58,7 @@ class Closing(Jobs):
         request.outcome = request.stopping or ("failed" if badly else "completed")
         request.stopping, request.walked = None, 0
         request.ended_at, request.endings = now, request.endings + 1
-        request.term = after(now, request.opening.keep_for)
+        request.term = after(now, max(request.opening.keep_for, LEAST_KEPT))
         self.tally["ended"] += 1
         given = request.opening.follow_up
         if given:

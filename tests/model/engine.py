@@ -229,6 +229,7 @@ class _Successor(msgspec.Struct):
     counts: bool
     most: int = NEVER
     least: int = 0
+    only: str = ""
 
 
 _decode_successor = msgspec.msgpack.Decoder(_Successor).decode
@@ -247,6 +248,7 @@ def _successor(packed: bytes) -> dict[str, Any]:
         "priority": found.priority,
         "options": msgspec.msgpack.decode(options) if options else {},
         "limits": found.limits,
+        "only": set(found.only.split()),
         "counts": found.counts,
     }
 

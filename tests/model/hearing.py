@@ -23,7 +23,7 @@ class Hearing:
         self.answers: dict[str, tuple[int, int, Any]] = {}
         self.seen: int | None = None
         self.patience = 0
-        """After a silence: the end of the time in which nothing is reclaimed."""
+        """After a silence: the end of the time in which leases are protected."""
         self.before = 0
         """When the last call before that silence was heard."""
 
@@ -41,7 +41,7 @@ class Hearing:
                 self.seen, self.patience, self.before = before
                 raise
             if answer is NOTHING_IS_LEFT:
-                return None
+                return True
             self.answers[caller] = number, now, answer
         return answer
 
@@ -55,6 +55,14 @@ class Hearing:
     def patient_until(self, now: int) -> int:
         # A patience that ends later than any could is one from before the clock was set back.
         return self.patience if self.patience <= now + SILENCE else 0
+
+    def may_be_reclaimed(self, lapsed_at: int, now: int, force: bool = False) -> bool:
+        """Tell whether a lease that lapsed at this time may be taken back.
+
+        After a silence only if it had lapsed at the last call before it, as far as is known.
+        """
+        protects = now < self.patient_until(now) and not force
+        return lapsed_at <= (min(now, self.before) if protects else now)
 
     def is_forgotten(self, caller: str, now: int) -> bool:
         """Tell whether the engine need not know a caller any more: it was silent for ten minutes.

@@ -33,6 +33,8 @@ from model.choices import (
     counts,
     few_updates,
     fillings,
+    gaps,
+    handlings,
     ids,
     jobs,
     kinds,
@@ -177,6 +179,26 @@ class Histories(Connecting, Resending):
         self._pass(time)
         self._lease(caller, count, ms, self._settles(done, result), failed=failed)
 
+    @rule(caller=callers, gaps=gaps, kind=kinds, ms=lease_times, picked=picks)
+    def call_seldom(
+        self, caller: str, gaps: list[tuple[int, str]], kind: str, ms: int, picked: Pick
+    ) -> None:
+        """Mostly so far apart that each call ends a silence."""
+        self._need(kind, caller)
+        for gap, what in gaps:
+            self._pass(("now", gap))
+            if what == "tidy":
+                self._tidy(caller, False, None)
+            elif what in ("lease", "failed"):
+                self._lease(caller, 1, ms, [], failed=what == "failed")
+            elif what == "extend" and self.given:
+                self._extend(caller, self._settles([picked]), ms)
+            elif what == "resume":
+                self._ask(caller, calls.resume(), partial(self.model.resume))
+            else:
+                self._add(caller, [Wanted(None, "", 50, {}, "own")], "ignore")
+            self.both_agree()
+
     @rule(time=times, caller=callers, picked=several_picks, ms=lease_times)
     def extend(self, time: Time, caller: str, picked: list[Pick], ms: int) -> None:
         self._need("leased", caller)
@@ -216,11 +238,14 @@ class Histories(Connecting, Resending):
         else:
             self._complete(caller, settles, [], force=True)
 
-    @rule(time=times, caller=callers, picked=several_picks, wait=retry_times, error=reasons)
-    def retry(self, time: Time, caller: str, picked: list[Pick], wait: int, error: str) -> None:
+    @rule(time=times, caller=callers, picked=several_picks, wait=retry_times, error=reasons,
+          most=handlings)  # fmt: skip
+    def retry(
+        self, time: Time, caller: str, picked: list[Pick], wait: int, error: str, most: bytes
+    ) -> None:
         self._need("leased", caller)
         self._pass(time)
-        self._retry_or_fail("retry", caller, self._settles(picked), wait, error)
+        self._retry_or_fail("retry", caller, self._settles(picked), wait, error, most)
 
     @rule(time=times, caller=callers, picked=several_picks, error=reasons)
     def fail(self, time: Time, caller: str, picked: list[Pick], error: str) -> None:
@@ -228,13 +253,15 @@ class Histories(Connecting, Resending):
         self._pass(time)
         self._retry_or_fail("fail", caller, self._settles(picked), 0, error)
 
-    @rule(time=times, caller=callers, picked=several_picks, after=release_times, lapsed=reasons)
+    @rule(time=times, caller=callers, picked=several_picks, after=release_times, lapsed=reasons,
+          most=handlings)  # fmt: skip
     def release(
-        self, time: Time, caller: str, picked: list[Pick], after: int | None, lapsed: str
-    ) -> None:
+        self, time: Time, caller: str, picked: list[Pick], after: int | None, lapsed: str,
+        most: bytes,
+    ) -> None:  # fmt: skip
         self._need("leased", caller)
         self._pass(time)
-        self._release(caller, self._settles(picked), after, lapsed)
+        self._release(caller, self._settles(picked), after, lapsed, most)
 
     @rule(time=times, caller=callers, way=ways, after=release_times, before=few_updates)
     def settle_what_was_updated(

@@ -26,6 +26,7 @@ from model.values import (
     filed_id,
     ms,
     part_of,
+    raised_with,
 )
 
 LAPSED = "the lease lapsed"
@@ -84,9 +85,12 @@ class Jobs(Owners):
             return "leased, updated"
         if state := self._state_of_taken(given.id, now):
             return state
-        return self._create(given.id, [Change(given, Update(), given.due(now))], now)
+        change = Change(given, Update(), given.due(now))
+        return self._create(given.id, [change], now, given.enters(now))
 
-    def _create(self, id: str, changes: Sequence[Change], now: int) -> str:
+    def _create(
+        self, id: str, changes: Sequence[Change], now: int, enters: int | None = None
+    ) -> str:
         """Make a job of the first; the others are applied to it."""
         first, others = changes[0], changes[1:]
         self.endings.pop(id, None)
@@ -96,14 +100,15 @@ class Jobs(Owners):
         job.place = self._number()
         self.tally["added"] += 1
         self._join(job, now)
-        self._put(job, due, now)
+        self._put(job, due, now, enters=enters)
         return "created"
 
     def _update(self, change: Change, now: int) -> str:
         job = self.jobs.get(change.given.id)
         if not job:
             taken = self._state_of_taken(change.given.id, now)
-            return taken or self._create(change.given.id, [change], now)
+            enters = change.given.enters(now)
+            return taken or self._create(change.given.id, [change], now, enters)
         self.tally["updated"] += 1
         if job.state == "leased":
             job.successor.append(change)
@@ -120,7 +125,7 @@ class Jobs(Owners):
     def _apply(self, changes: Sequence[Change], job: Job, due: int, now: int) -> int:
         """Change a job that lives on, maybe to be of another group; return when it may run."""
         due = self._change(changes, job, due)
-        if any(change.how.limits for change in changes):
+        if any(change.names_a_group for change in changes):
             self._join(job, now)
         return due
 
@@ -128,10 +133,9 @@ class Jobs(Owners):
         for change in changes:
             if change.how.data:
                 job.payload = change.given.payload
-            if change.how.limits:
-                job.priority, job.options = change.given.priority, change.given.options
+            job.priority, job.options = change.said_after(job.priority, job.options)
             if change.begins_anew:
-                job.failures, job.lapses, job.error = 0, 0, None
+                job.failures, job.lapses, job.error, job.raised = 0, 0, None, None
             due = change.due_after(due)
         if not ms(job.options, "result_for"):
             job.result = None
@@ -139,10 +143,15 @@ class Jobs(Owners):
 
     # ------------------------------------------------------------------- waiting
 
-    def _put(self, job: Job, due: int, now: int, *, behind: bool = False) -> None:
-        """Let a job wait: for its time, at the place that it has or behind its equals."""
-        if due > now:
-            job.state, job.when = "delayed", due
+    def _put(
+        self, job: Job, due: int, now: int, *, behind: bool = False, enters: int | None = None
+    ) -> None:
+        """Let a job wait: for its time, at the place that it has or behind its equals.
+
+        One that is added for a time that is past is delayed too: the next lease promotes by time.
+        """
+        if enters is not None or due > now:
+            job.state, job.when = "delayed", due if enters is None else enters
         else:
             job.state = "parked" if job.owner else "ready"
         # A part goes by its number in the request, until it waits for its time or goes behind.
@@ -218,6 +227,7 @@ class Jobs(Owners):
                 result=(job.result if result is None else result) if result_for else None,
                 payload=job.payload if result_for and job.options.get("keep") else None,
                 error=job.error if outcome == "failed" else None,
+                raised=job.raised if outcome == "failed" else None,
             )
 
     def _end_part(
@@ -228,7 +238,7 @@ class Jobs(Owners):
         if part.outcome == "done":
             part.result = job.result if result is None else result
         if part.outcome == "handled":
-            part.error = job.error
+            part.error, part.raised = job.error, job.raised
         request.ended[job.number] = part
 
     def _cancel(self, job: Job, running: bool, now: int) -> bool:
@@ -252,21 +262,21 @@ class Jobs(Owners):
 
     def _fails_for_good(self, job: Job, error: str) -> bool:
         job.failures += 1
-        job.error = error or None
+        job.error, job.raised = error or None, raised_with(error)
         limit = job.options.get("max_failures", 10)
         return limit is not None and job.failures > limit
 
-    def _lapse(self, job: Job, error: str, due: int, now: int) -> bool:
+    def _lapse(self, job: Job, error: str, due: int, now: int, most: bytes = b"") -> bool:
         """Count a run that did not answer; tell whether the job waits again."""
         self._vacate(job, now)
         if self._ends_as_cancelled(job, now):
             return False
         if job.failed_at is not None:
             wait = min(HANDLING * 2**job.handlings, MAX_HANDLING)
-            self._handled_in_vain(job, after(now, wait), now)
+            self._handled_in_vain(job, due or after(now, wait), most, now)
             return False
         job.lapses += 1
-        job.error = error
+        job.error, job.raised = error, None
         limit = job.options.get("max_lapses", 3)
         if limit is not None and job.lapses > limit:
             self._fail(job, now, now)
@@ -303,9 +313,12 @@ class Jobs(Owners):
         taken = name in self.jobs or name in self.endings
         return self._name_to_file_under(id) if taken else name
 
-    def _handled_in_vain(self, job: Job, when: int, now: int) -> None:
+    def _handled_in_vain(self, job: Job, when: int, most: bytes, now: int) -> None:
         job.handlings += 1
-        spent = job.handlings > MAX_HANDLINGS
+        if most:
+            job.most_handlings = -1 if most == b"-" else int(most)
+        limit = MAX_HANDLINGS if job.most_handlings is None else job.most_handlings
+        spent = 0 <= limit < job.handlings
         self._fail(job, SPENT + (job.failed_at or 0) if spent else when, now)
 
     def _revive(self, job: Job, now: int) -> bool:
@@ -321,8 +334,8 @@ class Jobs(Owners):
         return True
 
     def _forget_failures(self, job: Job) -> None:
-        job.failures, job.lapses, job.error = 0, 0, None
-        job.failed_at, job.handlings, job.place = None, 0, 0
+        job.failures, job.lapses, job.error, job.raised = 0, 0, None, None
+        job.failed_at, job.handlings, job.most_handlings, job.place = None, 0, None, 0
 
     def _failed_before(self, moment: int) -> list[Job]:
         """Return what failed before this moment and does not wait for its failure handler."""
@@ -338,7 +351,9 @@ class Jobs(Owners):
         due = sorted(self.due("delayed", now), key=lambda job: (job.when, job.place))
         for job in due:
             self._put(job, 0, now, behind=True)
-        lapsed = self.due("leased", now) if force or now >= self.patient_until(now) else []
+        lapsed = [
+            job for job in self.in_order("leased") if self.may_be_reclaimed(job.when, now, force)
+        ]
         for job in lapsed:
             self.tally["reclaimed"] += self._lapse(job, LAPSED, 0, now)
         over = [id for id, ending in self.endings.items() if ending.forget_at <= now]
@@ -351,7 +366,10 @@ class Jobs(Owners):
     def _worth_asking_in(self, now: int, failed: bool) -> int:
         due = self.times("failed" if failed else "delayed").values()
         patient_until = self.patient_until(now)
-        lapses = (max(lapse, patient_until) for lapse in self.times("leased").values())
+        lapses = (
+            lapse if self.may_be_reclaimed(lapse, now) else max(lapse, patient_until)
+            for lapse in self.times("leased").values()
+        )
         return max(0, min([now + 1000, *due, *lapses]) - now)
 
     # ---------------------------------------------------------- looking for jobs

@@ -59,9 +59,12 @@ class Model(Booking):
         """Make ticks for one who has seen the last."""
         last = self.ticks.get(schedule)
         if last != seen:
+            if last is not None:
+                self._hear_of(f"tick {schedule}", now, [])
             return now, last, None
         self._check_groups(jobs)
         self.ticks[schedule] = tick
+        self._hear_of(f"tick {schedule}", now, [])
         return now, last, [self._add(job, now) for job in jobs]
 
     def _check_groups(self, jobs: Sequence[Given]) -> None:
@@ -149,13 +152,13 @@ class Model(Booking):
 
     def retry(self, failures: Sequence[Failure], now: int) -> list[bool]:
         held = self.held(failures)
-        for job, (_, _, wait, error) in zip(held, failures, strict=True):
+        for job, (_, _, wait, error, most) in zip(held, failures, strict=True):
             if not job or self._ends_as_cancelled(job, now):
                 continue
             self._vacate(job, now)
             job.token = None
             if job.failed_at is not None:
-                self._handled_in_vain(job, after(now, wait), now)
+                self._handled_in_vain(job, after(now, wait), most, now)
             elif self._fails_for_good(job, error):
                 self._fail(job, now, now)
             else:
@@ -165,7 +168,7 @@ class Model(Booking):
 
     def fail(self, failures: Sequence[Failure], now: int) -> list[bool]:
         held = self.held(failures)
-        for job, (_, _, _, error) in zip(held, failures, strict=True):
+        for job, (_, _, _, error, _) in zip(held, failures, strict=True):
             if not job or self._ends_as_cancelled(job, now):
                 continue
             if job.failed_at is not None:
@@ -176,13 +179,13 @@ class Model(Booking):
         return [job is not None for job in held]
 
     def release(
-        self, settles: Sequence[Settle], wait: int | None, lapsed: str, now: int
+        self, settles: Sequence[Settle], wait: int | None, lapsed: str, most: bytes, now: int
     ) -> list[bool]:
         held = self.held(settles)
         due = after(now, wait) if wait else 0
         for job in filter(None, held):
             if lapsed:
-                self.tally["released"] += self._lapse(job, lapsed, due, now)
+                self.tally["released"] += self._lapse(job, lapsed, due, now, most)
             elif self._ends_as_cancelled(job, now):
                 continue
             elif job.failed_at is not None:
@@ -287,6 +290,12 @@ class Model(Booking):
         self._check_groups([opening.follow_up] if opening.follow_up else [])
         self._meet(name)
         request = self.requests.get(name)
+        expired = request and request.outcome and request.term <= now
+        if request and expired and not self.fellows(name, "failed", "leased"):
+            self._forget_request(request, now)
+            if name in self.requests:
+                return "being forgotten", request.total
+            request = None
         if request is None:
             request = Request(name, now, opening, opening.priority, opening.limit)
             request.term = NEVER if opening.open_for is None else after(now, opening.open_for)
@@ -318,10 +327,10 @@ class Model(Booking):
         for n, part in new:
             job = Job(f"{name}/{n}", part.payload, part.priority, part.options)
             job.request, job.number, job.place = name, n, self._number()
-            job.moved = part.due(now) > now
+            job.moved = part.enters(now) is not None
             self.jobs[job.id] = job
             request.total = n + 1
-            self._put(job, part.due(now), now)
+            self._put(job, part.due(now), now, enters=part.enters(now))
         self.tally["added"] += len(new)
         return "added", before, request.total
 

@@ -322,6 +322,16 @@ class Requesting(Acting):
         else:
             self._tidy(caller, False, None)
 
+    @precondition(lambda self: any(one.outcome for one in self.model.requests.values()))
+    @rule(caller=callers, opening=openings, ms=st.sampled_from([0, -1, 1]), n=which)
+    def open_what_has_ended(self, caller: str, opening: WantedRequest, ms: int, n: int) -> None:
+        """When it need not be kept any longer, or just before that."""
+        ended = [one for one in self.model.requests.values() if one.outcome]
+        request = ended[n % len(ended)]
+        if self.now < request.term < self.now + 300 * HOUR:
+            self.now = request.term + ms
+        self._open(caller, replace(opening, name=request.name))
+
     @precondition(lambda self: self.model.requests)
     @rule(caller=callers, moved=st.sampled_from([False, False, True]))
     def recount(self, caller: str, moved: bool) -> None:
@@ -343,8 +353,10 @@ class Requesting(Acting):
 
     # ---------------------------------------------------------------- more than a call moves
 
-    def stop_a_big_request(self, parked: int, delayed: int, way: str, lease: bool) -> None:
-        """Let it be emptied and forgotten, call by call."""
+    def stop_a_big_request(
+        self, parked: int, delayed: int, way: str, lease: bool, again: bool
+    ) -> None:
+        """Let it be emptied and forgotten, call by call; or opened again."""
         self._open("ann", WantedRequest("p", 50, 1, True, 4_000, 4_000, None))
         for count, due in ((parked, ""), (delayed, f"+{HOUR}")):
             for some in (count // 2, count - count // 2):
@@ -368,6 +380,13 @@ class Requesting(Acting):
         self.both_agree()
         self._cancel("ann", ["p/0", "nobody"], True)
         self.both_agree()
+        if again:
+            self._pass(("term", 0))
+            for _ in range(4):
+                self._open("ann", WantedRequest("p", 50, 1, True, 4_000, None, None))
+                self.both_agree()
+            assert self.model.requests["p"].total == 0
+            return
         for _ in range(4):
             self._pass(("term", 0))
             self._tend_once(lease)
@@ -383,6 +402,7 @@ class Requesting(Acting):
 
 _WORDS = {
     "o": "open", "s": "sealed", "e": "ended", "g": "a group", "0": "no such request",
+    "f": "being forgotten",
 }  # fmt: skip
 
 

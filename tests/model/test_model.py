@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.engine import script
-from model.booking import MAX_CHUNKS
+from model.booking import GONE, HEARD, MAX_CHUNKS
 from model.engine import Wire
 from model.histories import Histories
 from model.jobs import MAX_HANDLING, MAX_HANDLINGS
@@ -43,6 +43,8 @@ def _a_failure_handler_soon_gives_up(monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setitem(script.BOUNDS, "MAX_HANDLING_MS", MAX_HANDLING)
     monkeypatch.setitem(script.BOUNDS, "MAX_CHUNKS", MAX_CHUNKS)
     monkeypatch.setitem(script.BOUNDS, "SMALL_CHUNKS", 1)
+    monkeypatch.setitem(script.BOUNDS, "GONE_MS", GONE)
+    monkeypatch.setitem(script.BOUNDS, "HEARD_MS", HEARD)
     script._text.cache_clear()
     yield
     monkeypatch.undo()
@@ -78,7 +80,7 @@ def _enough_for(steps: int) -> settings:
     )
 
 
-@settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_big_request_is_emptied_and_forgotten_call_by_call(
     test_server: TestServer, data: st.DataObject
@@ -91,6 +93,7 @@ def test_a_big_request_is_emptied_and_forgotten_call_by_call(
                 delayed=data.draw(st.sampled_from([0, 1, 400, 1_001])),
                 way=data.draw(st.sampled_from(["cancel", "open for too long", "fail"])),
                 lease=data.draw(st.booleans()),
+                again=data.draw(st.booleans()),
             )
         finally:
             history.teardown()

@@ -18,8 +18,15 @@ NEVER = 2**53 - 1
 Settle: TypeAlias = tuple[str, str, bytes | None]
 """An id, the token presented for it, and the result if it has one."""
 
-Failure: TypeAlias = tuple[str, str, int, str]
-"""An id, the token presented for it, how long to wait, and the error."""
+Failure: TypeAlias = tuple[str, str, int, str, bytes]
+"""An id, the token presented for it, how long to wait, the error, and how often a failure handler
+may try: nothing for as often as was said before."""
+
+
+def raised_with(error: str) -> str | None:
+    """Return what a run raised that ended with this error: histories have some that raised."""
+    return "{}" if error.startswith("ü") else None
+
 
 Limit: TypeAlias = int | str | None
 """How many parts may run at a time, None for any number; or "as it is"."""
@@ -42,6 +49,10 @@ class Given:
     fresh: bool = False
     """The client made the id, so nobody else can have it."""
 
+    def enters(self, now: int) -> int | None:
+        """Return the time by which it is added, also one that is past; None for now."""
+        return self.at if self.at is not None else self.due(now) or None
+
     def due(self, now: int) -> int:
         """Return when it may run; what is due already always was."""
         due = min(now + self.delay, NEVER) if self.delay is not None else self.at or 0
@@ -59,6 +70,24 @@ class Change:
     @property
     def begins_anew(self) -> bool:
         return self.how.data if self.how.counts is None else self.how.counts
+
+    @property
+    def names_a_group(self) -> bool:
+        """Whether it says of which group the job is."""
+        limits = self.how.limits
+        return limits if isinstance(limits, bool) else "group" in limits
+
+    def said_after(
+        self, priority: int, options: Mapping[str, Any]
+    ) -> tuple[int, Mapping[str, Any]]:
+        """Return what a job says that said this."""
+        limits, given = self.how.limits, self.given
+        if isinstance(limits, bool):
+            return (given.priority, given.options) if limits else (priority, options)
+        names = {*limits, "group_limit"} if "group" in limits else {*limits}
+        kept = {name: value for name, value in options.items() if name not in names}
+        said = {name: value for name, value in given.options.items() if name in names}
+        return given.priority if "priority" in names else priority, kept | said
 
     def due_after(self, due: int) -> int:
         """Return when a job may run that was due at this time."""
@@ -91,10 +120,13 @@ class Job:
     failures: int = 0
     lapses: int = 0
     error: str | None = None
+    raised: str | None = None
     failed_at: int | None = None
     """Kept while its failure handler has it."""
     handlings: int = 0
-    """How often its failure handler tried in vain."""
+    """How often its failure handler tried in vain,"""
+    most_handlings: int | None = None
+    """and may, where somebody said so; -1 is any number of times."""
     cancelled: bool = False
     """Somebody cancelled it while it was leased."""
     successor: list[Change] = field(default_factory=list)
@@ -125,6 +157,7 @@ class Ending:
     result: bytes | None
     payload: bytes | None
     error: str | None
+    raised: str | None
 
 
 @dataclass(frozen=True)
@@ -148,6 +181,7 @@ class EndedPart:
     ended_at: int
     result: bytes | None = None
     error: str | None = None
+    raised: str | None = None
     kept: bool = True
     """Not any more when its request is just being forgotten."""
 

@@ -10,12 +10,12 @@ import msgspec
 
 from holdfast.engine.replies import ENDINGS, Record, Shown
 from holdfast.engine.requesting import Found, PartsFound
-from holdfast.job import Facts, State, Update
+from holdfast.job import EndedFacts, Facts, State, Update
 from holdfast.job import Job as ShownJob
 from model.closing import MOST_PER_CALL
 from model.engine import RANKS
 from model.hearing import CALLER_IS_KEPT, SILENCE
-from model.jobs import SPENT
+from model.jobs import MAX_HANDLINGS, SPENT
 from model.model import Model
 from model.values import (
     NEVER,
@@ -35,7 +35,7 @@ STATES: tuple[State, ...] = ("ready", "delayed", "leased", "failed", "ended", "p
 DEFAULTS = {
     "priority": 50, "max_failures": 10, "max_lapses": 3, "result_for_ms": 0,
     "remember_for_ms": 0, "keep": False, "failures": 0, "lapses": 0, "handlings": 0,
-    "cancelled": False,
+    "cancelled": False, "max_handlings": 100,
 }  # fmt: skip
 
 
@@ -91,7 +91,12 @@ def view(model: Model, now: int) -> dict[str, Any]:
 def _successor(changes: Sequence[Change]) -> dict[str, Any]:
     """Return what updates make: of nothing, of a job due long ago, of one that is never due."""
     first, *others = changes
-    said = [first, *(change for change in others if change.how.limits)][-1].given
+    priority, options = first.given.priority, first.given.options
+    for change in others:
+        priority, options = change.said_after(priority, options)
+    limits = [change.how.limits for change in changes]
+    is_whole = any(one is True for one in limits)
+    named = {name for one in limits if not isinstance(one, bool) for name in one}
     soonest, latest, due = 0, NEVER, first.due
     for change in changes:
         soonest, latest = change.due_after(soonest), change.due_after(latest)
@@ -103,9 +108,10 @@ def _successor(changes: Sequence[Change]) -> dict[str, Any]:
         "due": due,
         "soonest": soonest,
         "latest": latest,
-        "priority": said.priority,
-        "options": _options(said.options) | _group_options(said.options),
-        "limits": any(change.how.limits for change in changes),
+        "priority": priority,
+        "options": _options(options) | _group_options(options),
+        "limits": is_whole,
+        "only": set() if is_whole else {f"{n}_ms" if n.endswith("_for") else n for n in named},
         "counts": any(change.begins_anew for change in changes),
     }
 
@@ -139,6 +145,7 @@ def facts_of(model: Model, id: str) -> dict[str, Any]:
             "keep": ending.payload is not None,
             "taken_until": ending.taken_until,
             "error": ending.error,
+            "raised": ending.raised,
         }
         return {name: fact for name, fact in facts.items() if fact}
     job = model.jobs[id]
@@ -147,9 +154,11 @@ def facts_of(model: Model, id: str) -> dict[str, Any]:
         "failures": job.failures,
         "lapses": job.lapses,
         "error": job.error,
+        "raised": job.raised,
         "cancelled": job.cancelled,
         "failed_at": job.failed_at,
         "handlings": job.handlings,
+        "max_handlings": 100 if job.most_handlings in (None, MAX_HANDLINGS) else job.most_handlings,
         "request": job.request,
         "group": job.group,
     }
@@ -208,7 +217,7 @@ def shown(model: Model, id: str, now: int) -> Shown | None:
 def _shown_with_result(model: Model, id: str) -> tuple[ShownJob, bytes | None] | None:
     if part := _known_parts(model).get(id):
         facts, term = _facts_of_ended_part(id, part), model.requests[id.rpartition("/")[0]].term
-        return ShownJob(id, "ended", None, 50, _seconds(term), Facts(**facts)), part.result
+        return ShownJob(id, "ended", None, None, _seconds(term), EndedFacts(**facts)), part.result
     if id not in model.jobs and id not in model.endings:
         return None
     owner = model.jobs[id].owner if id in model.jobs else None
@@ -225,11 +234,10 @@ def _shown_with_result(model: Model, id: str) -> tuple[ShownJob, bytes | None] |
 
 
 def _shown(model: Model, id: str) -> ShownJob:
-    facts = Facts(**facts_of(model, id))
     if id in model.endings:
-        ending = model.endings[id]
-        return ShownJob(id, "ended", ending.payload, 50, _seconds(ending.forget_at), facts)
-    job = model.jobs[id]
+        ending, kept = model.endings[id], EndedFacts(**facts_of(model, id))
+        return ShownJob(id, "ended", ending.payload, None, _seconds(ending.forget_at), kept)
+    job, facts = model.jobs[id], Facts(**facts_of(model, id))
     state = next(state for state in STATES if state == job.state)
     at = None if state in ("ready", "parked") else _seconds(job.when)
     leased_at = None if job.token is None else job.leased_at / 1000
@@ -311,7 +319,7 @@ def found(model: Model, name: str, now: int) -> list[Found]:
     """Return what is told about a request or group."""
     if name not in model.requests:
         return []
-    return [Found(name, _record(model, name), now)]
+    return [Found(name, _record(model, name), now, model.requests[name].term)]
 
 
 def parts(model: Model, name: str) -> PartsFound:
@@ -349,5 +357,11 @@ def _facts_of_ended_part(id: str, part: EndedPart) -> dict[str, Any]:
         return {}
     outcome = {"handled": "failed"}.get(part.outcome, part.outcome)
     request = id.rpartition("/")[0]
-    facts = {"request": request, "outcome": outcome, "error": part.error, "ended_at": part.ended_at}
+    facts = {
+        "request": request,
+        "outcome": outcome,
+        "error": part.error,
+        "raised": part.raised,
+        "ended_at": part.ended_at,
+    }
     return {name: fact for name, fact in facts.items() if fact}

@@ -10,17 +10,23 @@ import secrets
 import socket
 import ssl
 import threading
+import traceback
 from base64 import encodebytes
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from select import select
 from typing import Any
+from urllib.parse import quote, urlencode
 
+import hiredis
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from holdfast import AsyncQueue, AsyncServer, HoldfastError, InvalidArgument, Queue, Server
-from holdfast.address import Address, parse
+from holdfast import AsyncQueue, AsyncServer, HoldfastError, InvalidArgument, Queue, Server, wire
+from holdfast import credentials as logins
+from holdfast.address import Address, parse, shown
 from holdfast.doctor import examine
 from support import DEADLINE, TestServer
 
@@ -167,32 +173,295 @@ def test_a_url_that_cannot_be_used_is_refused(url: Any, word: str) -> None:
         AsyncQueue("q", url)
 
 
+@pytest.mark.parametrize(
+    "option", ["db=1", "replicas=1", "password_file=x", "ca=x", "reach=x", "bd=1"]
+)
+def test_an_option_that_means_nothing_to_the_embedded_server_is_refused(option: str) -> None:
+    name = option.partition("=")[0]
+    with pytest.raises(InvalidArgument) as refused:
+        parse(f"embedded:///srv/jobs?{option}")
+    assert str(refused.value) == (
+        f"url has the option {name!r}, which means nothing to the embedded server: leave it out. "
+        "With embedded:// there is patience only"
+    )
+    assert parse("embedded:///srv/jobs?patience=1").patience == 1
+
+
 def test_without_a_url_the_environment_says_where_and_else_it_is_embedded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOLDFAST_URL", "redis://from-environment")
     assert parse().host == "from-environment"
     assert parse("redis://given").host == "given"
-    for nothing in ("", None):
-        if nothing is None:
-            monkeypatch.delenv("HOLDFAST_URL")
-        else:
-            monkeypatch.setenv("HOLDFAST_URL", nothing)
-        assert parse() == Address(embedded=True)
+    monkeypatch.setenv("HOLDFAST_URL", " redis://from-a-file\n")
+    assert parse().host == "from-a-file"
+    monkeypatch.delenv("HOLDFAST_URL")
+    assert parse() == Address(embedded=True)
+    assert parse().by_default
+    assert not parse("embedded://").by_default
+    monkeypatch.setenv("HOLDFAST_URL", "embedded://")
+    assert not parse().by_default
+
+
+@pytest.mark.parametrize("empty", ["", "  ", "\n"])
+def test_a_url_in_the_environment_that_is_empty_is_refused(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", empty)
+    with pytest.raises(InvalidArgument, match="HOLDFAST_URL is set, but empty"):
+        Queue("q")
+    assert parse("redis://given").host == "given"
+
+
+def test_a_url_can_be_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    for no in ("", "0", "false", "No"):
+        monkeypatch.setenv("HOLDFAST_REQUIRE_URL", no)
+        assert parse().by_default
+    monkeypatch.setenv("HOLDFAST_REQUIRE_URL", "1")
+    for make in (Queue, AsyncQueue):
+        with pytest.raises(InvalidArgument, match="HOLDFAST_REQUIRE_URL is set, and no server"):
+            make("q")
+    assert parse("embedded://") == Address(embedded=True)
+    monkeypatch.setenv("HOLDFAST_URL", "embedded://")
+    assert parse() == Address(embedded=True)
+
+
+def greeting(url: str) -> list[bytes]:
+    """The words that have to succeed when a connection is opened."""
+    address = parse(url)
+    login = logins.login(address, None)
+    said = wire.Introduction().pack(login, address.db)
+    reader = hiredis.Reader()
+    reader.feed(said.packed)
+    return [b" ".join(reader.gets()) for _ in range(said.must)]
 
 
 def test_a_login_is_sent_before_anything_else() -> None:
-    assert parse("redis://host").handshake() == []
-    assert parse("redis://:p%C3%BC@host/2").handshake() == [
-        (b"AUTH", "pü".encode()),
-        (b"SELECT", b"2"),
-    ]
-    assert parse("redis://u:p@host").handshake() == [(b"AUTH", b"u", b"p")]
+    assert greeting("redis://host") == []
+    assert greeting("redis://:p%C3%BC@host/2") == ["AUTH pü".encode(), b"SELECT 2"]
+    assert greeting("redis://u:p@host") == [b"AUTH u p"]
 
 
 def test_a_user_without_a_password_is_logged_in_too() -> None:
     # Else it would work as the default user, with that one's rights.
-    assert parse("redis://guest@host").handshake() == [(b"AUTH", b"guest", b"")]
+    assert greeting("redis://guest@host") == [b"AUTH guest "]
+
+
+# ---------------------------------------------------------------- any URL, also hostile ones
+
+anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+something = anything.filter(bool)
+hosts = st.one_of(
+    st.from_regex(r"[a-z][a-z0-9-]{0,20}[a-z0-9](\.[a-z0-9]{1,10}){0,3}", fullmatch=True),
+    st.ip_addresses(v=4).map(str),
+    st.ip_addresses(v=6).map(str),
+)
+nodes = st.tuples(hosts, st.integers(1, 65535))
+
+
+@st.composite
+def addresses(draw: st.DrawFn) -> Address:
+    kind: Any = draw(st.sampled_from(["", "cluster", "sentinel", "unix"]))
+    login: Any = {"user": draw(anything), "password": draw(anything)}
+    more: dict[str, Any] = {"replicas": draw(st.integers(0, 16))}
+    if kind == "unix":
+        path = "/" + draw(something).replace("\0", "")
+        return Address(path=path, db=draw(st.integers(0, 99)), **login, **more)
+    more["tls"] = draw(st.booleans())
+    if not kind:
+        host, port = draw(nodes)
+        return Address(host, port, db=draw(st.integers(0, 99)), **login, **more)
+    several = tuple(draw(st.lists(nodes, min_size=1, max_size=4)))
+    more["reach"] = draw(st.one_of(st.just(""), hosts))
+    if kind == "cluster":
+        return Address(kind=kind, nodes=several, **login, **more)
+    more["db"] = draw(st.integers(0, 99))
+    more["sentinel_user"], more["sentinel_password"] = draw(anything), draw(anything)
+    return Address(kind=kind, nodes=several, primary=draw(something), **login, **more)
+
+
+def url_of(address: Address) -> str:
+    """Write an address as a URL that has everything in it."""
+    login = f"{quote(address.user, safe='')}:{quote(address.password, safe='')}@"
+    options = {"replicas": str(address.replicas)}
+    if address.path:
+        options["db"] = str(address.db)
+        return f"unix://{login}{quote(address.path)}?{urlencode(options, quote_via=quote)}"
+    scheme = "rediss" if address.tls else "redis"
+    if not address.kind:
+        options["db"] = str(address.db)
+        url = f"{scheme}://{login}{shown((address.host, address.port))}"
+        return f"{url}?{urlencode(options, quote_via=quote)}"
+    if address.reach:
+        options["reach"] = address.reach
+    path = ""
+    if address.kind == "sentinel":
+        path = f"/{quote(address.primary, safe='')}/{address.db}"
+        options["sentinel_user"] = address.sentinel_user
+        options["sentinel_password"] = address.sentinel_password
+    listed = ",".join(shown(node) for node in address.nodes)
+    return f"{scheme}+{address.kind}://{login}{listed}{path}?{urlencode(options, quote_via=quote)}"
+
+
+@settings(deadline=None)
+@given(addresses())
+def test_every_address_has_a_url_that_is_read_as_that_address(address: Address) -> None:
+    assert parse(url_of(address)) == address
+
+
+@settings(deadline=None)
+@given(addresses())
+def test_what_is_shown_leads_to_the_same_place(address: Address) -> None:
+    again = parse(str(address))
+    same = ("host", "port", "path", "tls", "db", "user", "kind", "nodes", "primary")
+    assert [getattr(again, name) for name in same] == [getattr(address, name) for name in same]
+    assert again.password == ("***" if address.password else "")
+
+
+@pytest.mark.parametrize("character", [chr(code) for code in range(256)] + ["€", "😀", "\u2028"])
+def test_user_and_password_may_have_every_character(character: str) -> None:
+    escaped = "".join(f"%{byte:02x}" for byte in character.encode())
+    address = parse(f"redis+cluster://u{escaped}:p{escaped}@a,[::1]:2")
+    assert (address.user, address.password) == (f"u{character}", f"p{character}")
+    assert address.nodes == (("a", 6379), ("::1", 2))
+
+
+PIECES = ["redis", "+cluster", "+sentinel", "unix", "embedded", "://", "/", ":", "@", ",", "[", "]"]
+PIECES += ["::1", "%", "%40", "%00", "%ff", "?", "&", "=", "db", "0", "65536", "host", "\n", " "]
+PIECES += ["\0", "ü", "\ud800", "password_file", "replicas", "verify", "#", ";", "\\", "."]
+
+
+def read(url: str) -> Address | str:
+    """Return what a URL says, or why it is refused, with all that a traceback would show."""
+    try:
+        return parse(url)
+    except InvalidArgument as error:
+        return "".join(traceback.format_exception(error, limit=0))
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_no_url_does_anything_but_name_a_server_or_be_refused(url: str) -> None:
+    address = read(url)
+    if isinstance(address, str):
+        assert "InvalidArgument: url " in address
+    else:
+        assert parse(str(address)).nodes == address.nodes
+        assert "\0" not in address.path + address.host
+
+
+SECRET = "hunter2"
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=4).map("".join),
+    st.lists(st.sampled_from(PIECES), max_size=4).map("".join),
+    st.sampled_from(
+        ["redis://", "redis+cluster://", "redis+sentinel://", "unix://", "http://", ""]
+    ),
+)
+def test_no_password_is_ever_repeated(before: str, after: str, scheme: str) -> None:
+    """Also where it has characters in it that should have been escaped."""
+    address = read(f"{scheme}user:{before}{SECRET}{after}@host:1/0")
+    if isinstance(address, str):
+        assert SECRET not in address
+    elif address.password:
+        assert SECRET not in f"{address} {address!r}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h:0",
+        "redis://h:65536",
+        "redis://h:6379x",
+        "redis://h:٣",
+        "redis://h:-1",
+        "redis://h:+1",
+        "redis://h: 1",
+        "redis://::1",
+        "redis://[::1]6379",
+        "redis://[127.0.0.1]",
+        "redis://[v1.x]",
+        "redis://a b",
+        "redis://a%20b",
+        "redis+cluster://a,,b",
+        "redis+cluster://a,b,",
+        "redis+cluster://[::1],[::2",
+        "redis+cluster://a?reach=a%00b",
+        "redis://u:%ff@h",
+        "redis://u:%4@h",
+        "redis://u:50%@h",
+        "redis://h?db=1&db=2",
+        "redis://h/1?db=2",
+        "redis://h?password_file=",
+        "redis://h?password_file=a%00b",
+        "redis://:p@h?password_file=/f",
+        "redis+sentinel://h/m?sentinel_password=p&sentinel_password_file=/f",
+        "redis://h?patience=-1",
+        "redis://h?patience=inf",
+        "redis://h?patience=",
+        "unix:///a%00b",
+        "embedded:///a%00b",
+        "embedded:/srv/jobs",
+        "redis:host",
+        "redis://h\nx",
+        "redis://\ud800",
+    ],
+)
+def test_what_is_nearly_a_url_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"^url "):
+        parse(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "node"),
+    [
+        ("redis://h:", ("h", 6379)),
+        ("redis://:7", ("localhost", 7)),
+        ("REDIS://H", ("h", 6379)),
+        ("redis://[::1%25eth0]:1", ("::1%eth0", 1)),
+        ("redis://[FE80::1%eth0]", ("fe80::1%eth0", 6379)),
+        ("redis://münchen", ("münchen", 6379)),
+        ("redis://my_service:1", ("my_service", 1)),
+        (" redis://h\n", ("h", 6379)),
+        ("redis://u:p@ss@h", ("h", 6379)),
+    ],
+)
+def test_what_is_still_a_url_is_taken(url: str, node: tuple[str, int]) -> None:
+    address = parse(url)
+    assert (address.host, address.port) == node
+
+
+def test_the_environment_fills_in_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    def login(url: str) -> tuple[str, str, str]:
+        address = parse(url)
+        return address.user, address.password, address.password_file
+
+    monkeypatch.setenv("HOLDFAST_PASSWORD", "secret")
+    assert login("redis://h") == ("", "secret", "")
+    assert login("redis://me@h") == ("me", "secret", "")
+    monkeypatch.setenv("HOLDFAST_USERNAME", "worker")
+    assert login("redis://h") == ("worker", "secret", "")
+    assert login("unix:///s") == ("worker", "secret", "")
+    assert login("redis://me:mine@h") == ("me", "mine", "")
+    assert login("redis://:mine@h") == ("worker", "mine", "")
+    assert login("redis://h?password_file=/f") == ("worker", "", "/f")
+    assert login("embedded://") == ("", "", "")
+    monkeypatch.setenv("HOLDFAST_PASSWORD_FILE", "/run/secret")
+    with pytest.raises(InvalidArgument, match="HOLDFAST_PASSWORD and HOLDFAST_PASSWORD_FILE"):
+        parse("redis://h")
+    monkeypatch.delenv("HOLDFAST_PASSWORD")
+    assert login("redis+cluster://a,b") == ("worker", "", "/run/secret")
+    monkeypatch.setenv("HOLDFAST_SENTINEL_USERNAME", "asker")
+    monkeypatch.setenv("HOLDFAST_SENTINEL_PASSWORD", "seen")
+    address = parse("redis+sentinel://a/m")
+    assert (address.sentinel_user, address.sentinel_password) == ("asker", "seen")
+    asked = address.sentinel(("a", 1))
+    assert (asked.user, asked.password, asked.password_file) == ("asker", "seen", "")
+    assert parse("redis+sentinel://a/m?sentinel_user=b&sentinel_password=c").sentinel_user == "b"
 
 
 # ------------------------------------------------------------------------------- TLS

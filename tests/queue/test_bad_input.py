@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_support import Behind
-from holdfast import CodecError, InvalidArgument, Lease, NewJob, Queue, Server
+from holdfast import CodecError, Committed, InvalidArgument, Lease, NewJob, Queue, Server
 from holdfast.codec import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES
 
 LEASE = Lease("a", b"", "nobody.1")
@@ -147,8 +147,18 @@ CASES: dict[str, Case] = {
     ),
     "Server(patience=)": (
         lambda q, v: Server(str(q.server.address), patience=v),
-        without(NOT_SECONDS, 10**5000),
+        without(NOT_SECONDS, 10**5000, None),
         "patience",
+    ),
+    "Server(credentials=)": (
+        lambda q, v: Server(str(q.server.address), credentials=v),
+        ["secret", ("user", "secret"), 5, True, b"secret"],
+        "credentials",
+    ),
+    "Server(client_name=)": (
+        lambda q, v: Server(str(q.server.address), client_name=v),
+        [5, b"web", ["web"]],
+        "client_name",
     ),
     "retry(after=)": (
         lambda q, v: q.retry(LEASE, error="why", after=v),
@@ -457,7 +467,7 @@ NOT_A_PAYLOAD = {
     "infinity": math.inf,
     "NaN inside": {"a": [1, {"b": math.nan}]},
     "infinity in a tuple": (1, -math.inf),
-    "NaN in a struct": NewJob({"a": math.nan}, id="inside"),
+    "NaN in a struct": Committed(new=True, rows=math.nan),  # type: ignore[arg-type]
     "a lone surrogate": "\ud800",
     "a lone surrogate inside": {"a": "\ud800"},
     "a circle": CIRCLE,

@@ -21,12 +21,18 @@ from pathlib import Path
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from holdfast import AsyncQueue, _keeper, embedded
+from embedded_support import connect, end, kill_server, pid_in, runs, wait_for_end
+from faults.shells import Shell, open_queue
+from faults.theatre import both_shells
+from holdfast import AsyncQueue, Queue, Worker, _keeper, embedded
 from holdfast.embedded import Embedded, default_directory, find_binary
-from holdfast.errors import InvalidArgument, ServerUnavailable, UnsupportedServer
+from holdfast.errors import (
+    InvalidArgument,
+    ServerNotStarted,
+    ServerUnavailable,
+    UnsupportedServer,
+)
 
 # Forking with threads around is what some of these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -72,10 +78,6 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def pid_in(directory: Path, lock: str) -> int:
-    return int((directory / lock).read_text().split()[0])
-
-
 def files_open_in(pid: int) -> set[str]:
     """Name what a process has open; what it closes while we look is not counted."""
     names = set()
@@ -85,38 +87,9 @@ def files_open_in(pid: int) -> set[str]:
     return names
 
 
-def runs(pid: int) -> bool:
-    """Say whether a process has not ended; one that only waits to be reaped has."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except ProcessLookupError:
-        return False
-    except FileNotFoundError:
-        return not Path("/proc/self").exists()
-
-
-def wait_for_end(pid: int) -> None:
-    wait_until(lambda: not runs(pid), f"process {pid} ended")
-
-
 def wait_for_more(things: list[str], number: int) -> None:
     goal = len(things) + number
     wait_until(lambda: len(things) >= goal, f"there were {number} more")
-
-
-def kill_server(directory: Path) -> None:
-    pid = pid_in(directory, "server.lock")
-    os.kill(pid, signal.SIGKILL)
-    wait_for_end(pid)
-
-
-def connect(user: Embedded) -> redis.Redis:
-    return redis.Redis(
-        unix_socket_path=str(user.socket),
-        decode_responses=True,
-        retry=Retry(NoBackoff(), 0),
-    )
 
 
 def servers_started(directory: Path) -> int:
@@ -166,20 +139,6 @@ def let_in(process: subprocess.Popen[str]) -> None:
 def wait_until_in(process: subprocess.Popen[str]) -> None:
     assert process.stdout
     assert process.stdout.readline() == "in\n"
-
-
-def end(directory: Path) -> None:
-    """End the keeper and the server of a directory, if they still run, and remove its link."""
-    for lock in ("keeper.lock", "server.lock"):
-        with suppress(FileNotFoundError, NotADirectoryError, ProcessLookupError):
-            pid = pid_in(directory, lock)
-            if runs(pid):
-                os.kill(pid, signal.SIGCONT)
-                os.kill(pid, signal.SIGKILL)
-                wait_for_end(pid)
-    short = Embedded(directory).socket.parent
-    if short != directory:
-        short.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -391,6 +350,40 @@ def test_it_is_ready_only_when_it_has_loaded_everything(
     assert connect(user).dbsize() == 5000
 
 
+def test_a_server_that_takes_long_to_load_is_reported_as_loading(
+    user: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user.ensure()
+    kill_server(user.directory)
+    user.socket.unlink(missing_ok=True)
+    monkeypatch.chdir(user.directory)
+    monkeypatch.setattr(embedded, "PATIENCE", 1)
+    with (
+        socket.create_server("server.sock", family=socket.AF_UNIX) as loading,
+        embedded._locked("server.lock", time.monotonic() + 20) as alone,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        assert alone
+        loading.settimeout(0.1)
+        answering = threading.Event()
+        answering.set()
+        thread.submit(say_loading, loading, answering)
+        try:
+            with pytest.raises(ServerUnavailable, match="is still loading its jobs from disk"):
+                user.ensure()
+        finally:
+            answering.clear()
+
+
+def say_loading(server: socket.socket, answering: threading.Event) -> None:
+    while answering.is_set():
+        with suppress(OSError):
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(b"-LOADING it is loading the dataset in memory\r\n")
+
+
 # --- the last one out -------------------------------------------------------------------------
 
 
@@ -563,19 +556,40 @@ def test_it_listens_on_its_socket_and_nowhere_else(user: Embedded) -> None:
     assert not files & tcp
 
 
-def test_only_its_owner_can_read_anything(user: Embedded) -> None:
-    before = os.umask(0)
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
     try:
-        user.ensure()
+        yield
     finally:
         os.umask(before)
-    connect(user).set("key", "value")
+
+
+def modes_in(directory: Path) -> dict[Path, int]:
     modes = {}
-    for path in (user.directory, *user.directory.rglob("*")):
+    for path in (directory, *directory.rglob("*")):
         with suppress(FileNotFoundError):  # The server has files for a moment only.
             modes[path] = stat.S_IMODE(path.stat().st_mode)
-    assert len(modes) > 9
-    assert {path: mode for path, mode in modes.items() if mode & 0o077} == {}
+    return modes
+
+
+@pytest.mark.parametrize("mask", [0, 0o077, 0o177, 0o777], ids=oct)
+def test_its_owner_alone_can_use_all_of_it_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    user = Embedded(tmp_path / "made" / "too" / "holdfast")
+    try:
+        with umask(mask):
+            user.ensure()
+        connect(user).set("key", "value")
+        modes = modes_in(tmp_path / "made")
+        user.leave()
+    finally:
+        end(user.directory)
+    assert len(modes) > 11
+    assert {
+        path: oct(mode)
+        for path, mode in modes.items()
+        if mode & 0o077 or mode & 0o600 != 0o600 or (path.is_dir() and mode != 0o700)
+    } == {}
 
 
 def test_an_empty_directory_that_is_too_open_is_made_private(user: Embedded) -> None:
@@ -589,7 +603,7 @@ def test_a_directory_with_other_peoples_things_in_it_is_left_as_it_is(user: Embe
     user.directory.mkdir()
     user.directory.chmod(0o755)
     (user.directory / "thing").touch()
-    with pytest.raises(InvalidArgument, match="chmod 700"):
+    with pytest.raises(InvalidArgument, match="not empty and has no"):
         user.ensure()
     assert stat.S_IMODE(user.directory.stat().st_mode) == 0o755
 
@@ -636,31 +650,78 @@ def far_user(tmp_path: Path) -> Iterator[Embedded]:
     end(user.directory)
 
 
+def short_name(user: Embedded) -> Path:
+    return Path((user.directory / "short-path").read_text().strip())
+
+
 def test_a_directory_can_have_a_long_name(
     far_user: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(far_user.directory.parent))
-    assert far_user.socket == Embedded(far_user.directory).socket
-    assert far_user.socket != Embedded(far_user.directory / "other").socket
     with user_process(far_user.directory):
         far_user.ensure()
         assert connect(far_user).ping()
         assert servers_started(far_user.directory) == 1
+        assert far_user.socket == Embedded(far_user.directory).ensure()
 
 
-def test_a_short_name_that_leads_elsewhere_is_refused(far_user: Embedded, tmp_path: Path) -> None:
-    far_user.socket.parent.symlink_to(tmp_path)
-    with pytest.raises(InvalidArgument, match="does not lead to"):
+def test_the_short_name_of_a_directory_is_private_and_removed_with_the_server(
+    far_user: Embedded,
+) -> None:
+    far_user.ensure()
+    short, keeper = short_name(far_user), pid_in(far_user.directory, "keeper.lock")
+    assert far_user.socket == short / "d/server.sock"
+    assert stat.S_IMODE(short.stat().st_mode) == 0o700
+    far_user.leave()
+    wait_for_end(keeper)
+    assert not short.exists()
+    far_user.ensure()
+    assert short_name(far_user) != short
+    assert connect(far_user).ping()
+
+
+def test_a_short_name_can_be_used_whatever_the_umask(far_user: Embedded) -> None:
+    with umask(0o777):
         far_user.ensure()
-    assert not far_user.directory.joinpath("server.lock").exists()
+    assert stat.S_IMODE(short_name(far_user).stat().st_mode) == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a link for somebody else")
-def test_a_short_name_of_somebody_else_is_refused(far_user: Embedded) -> None:
-    far_user.socket.parent.symlink_to(far_user.directory)
-    os.lchown(far_user.socket.parent, 12345, 12345)
-    with pytest.raises(InvalidArgument, match="is not ours"):
+def test_the_short_name_of_a_directory_that_was_deleted_is_removed_too(far_user: Embedded) -> None:
+    far_user.ensure()
+    short, keeper = short_name(far_user), pid_in(far_user.directory, "keeper.lock")
+    far_user.leave()
+    shutil.rmtree(far_user.directory)
+    wait_for_end(keeper)
+    assert not short.exists()
+
+
+def lead_elsewhere(short: Path) -> None:
+    (short / "d").unlink()
+    (short / "d").symlink_to("/tmp")
+
+
+def replace_by_a_link(short: Path) -> None:
+    moved = short.with_name(f"{short.name}-moved")
+    short.rename(moved)
+    short.symlink_to(moved)
+
+
+@pytest.mark.parametrize(
+    "spoil", [shutil.rmtree, lead_elsewhere, replace_by_a_link, lambda short: short.chmod(0o777)]
+)
+def test_a_short_name_that_cannot_be_trusted_is_not_used(
+    far_user: Embedded, spoil: Callable[[Path], object]
+) -> None:
+    far_user.ensure()
+    short = short_name(far_user)
+    try:
+        spoil(short)
         far_user.ensure()
+        assert short_name(far_user) != short
+        assert connect(far_user).ping()
+    finally:
+        for left in short.parent.glob(f"{short.name}*"):
+            left.unlink() if left.is_symlink() else shutil.rmtree(left)
 
 
 def test_two_names_of_one_directory_lead_to_one_server(user: Embedded, tmp_path: Path) -> None:
@@ -672,6 +733,7 @@ def test_two_names_of_one_directory_lead_to_one_server(user: Embedded, tmp_path:
 def test_the_default_directory_is_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # Not in a project that has a server of its own.
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     assert default_directory() == tmp_path / "data/holdfast"
     assert Embedded().directory == Path(os.path.realpath(default_directory()))
@@ -692,16 +754,140 @@ def test_a_user_without_a_home_is_told_to_name_a_directory(monkeypatch: pytest.M
         Embedded()
 
 
+def binary_that(user: Embedded, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
+    """Let the server to run be a program that knows its version, and else does something."""
+    fake = user.directory.parent / "fake-server"
+    version = f'if [ "$1" = --version ]; then exec "{find_binary()}" "$1"; fi'
+    fake.write_text(f"#!/bin/sh\n{version}\n{does}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("HOLDFAST_SERVER_BINARY", str(fake))
+
+
+@contextmanager
+def patient_queue(shell: Shell, directory: Path) -> Iterator[Queue]:
+    """A queue that would try for an hour, if there were any use in it."""
+    with open_queue(shell, "q", f"embedded://{directory}", patience=3600) as queue:
+        yield queue
+
+
+@both_shells
+def test_a_server_that_cannot_start_is_reported_at_once(
+    user: Embedded, monkeypatch: pytest.MonkeyPatch, shell: Shell
+) -> None:
+    binary_that(user, monkeypatch, f"echo started >> {user.directory.parent}/starts; exit 1")
+    with (
+        patient_queue(shell, user.directory) as queue,
+        pytest.raises(ServerNotStarted, match="ends as soon as it is started") as error,
+    ):
+        queue.add(b"x")
+    assert "unknown" not in str(error.value)
+    assert (user.directory.parent / "starts").read_text().count("started") == embedded.MAX_STARTS
+
+
+def test_a_worker_whose_server_cannot_start_says_so_at_once(
+    user: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binary_that(user, monkeypatch, "echo no luck today; exit 1")
+    with patient_queue("Queue", user.directory) as queue:
+        worker = Worker(queue)
+        worker.handler(print)
+        with pytest.raises(ServerNotStarted, match="no luck today"):
+            worker.run()
+
+
+@both_shells
+def test_a_directory_that_cannot_be_used_is_reported_at_once(user: Embedded, shell: Shell) -> None:
+    user.directory.touch()
+    with (
+        patient_queue(shell, user.directory / "below a file") as queue,
+        pytest.raises(ServerNotStarted, match="Not a directory"),
+    ):
+        queue.counts()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_a_directory_that_cannot_be_written_to_is_reported_at_once(user: Embedded) -> None:
+    user.directory.mkdir(mode=0o500)
+    with (
+        patient_queue("Queue", user.directory) as queue,
+        pytest.raises(ServerNotStarted, match="Permission denied"),
+    ):
+        queue.counts()
+    user.directory.chmod(0o700)
+
+
+@both_shells
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("#!/bin/sh\necho something else\n", "neither Valkey nor Redis.*something else"),
+        ("#!/nowhere/sh\n", "cannot be run .No such file"),
+        ("no program\n", "cannot be run .Exec format error"),
+        ("#!/bin/sh\necho 'Redis server v=6.2.20 sha=0:0 bits=64'\n", "is Redis 6.2.20: Holdfast"),
+    ],
+)
+def test_a_wrong_binary_is_reported_at_once(
+    user: Embedded, monkeypatch: pytest.MonkeyPatch, program: str, says: str, shell: Shell
+) -> None:
+    wrong = user.directory.parent / "wrong"
+    wrong.write_text(program)
+    wrong.chmod(0o755)
+    monkeypatch.setenv("HOLDFAST_SERVER_BINARY", str(wrong))
+    with (
+        patient_queue(shell, user.directory) as queue,
+        pytest.raises(UnsupportedServer, match=says),
+    ):
+        queue.add(b"x")
+
+
+def test_a_binary_that_does_not_say_its_version_in_time_is_reported(
+    user: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = user.directory.parent / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("HOLDFAST_SERVER_BINARY", str(slow))
+    monkeypatch.setattr(embedded, "VERSION_SECONDS", 0.1)
+    with pytest.raises(UnsupportedServer, match="neither Valkey nor Redis"):
+        user.ensure()
+
+
+@both_shells
+def test_a_call_that_was_sent_to_a_server_that_does_not_come_back_has_an_unknown_outcome(
+    user: Embedded, monkeypatch: pytest.MonkeyPatch, shell: Shell
+) -> None:
+    with open_queue(shell, "q", f"embedded://{user.directory}", patience=1) as queue:
+        queue.add(b"x", id="x")
+        binary_that(user, monkeypatch, "echo no luck today; exit 1")
+        kill_server(user.directory)
+        with pytest.raises(ServerUnavailable, match=r"(?s)no luck today.*is unknown"):
+            queue.add(b"y", id="y")
+        with pytest.raises(ServerNotStarted, match="no luck today"):
+            queue.add(b"z", id="z")
+
+
+def test_a_server_that_cannot_start_is_told_by_its_own_log_and_not_by_an_older_one(
+    user: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user.ensure()
+    kill_server(user.directory)
+    binary_that(user, monkeypatch, "exit 1")
+    with pytest.raises(ServerNotStarted) as error:
+        user.ensure()
+    assert "The log ends" not in str(error.value)
+
+
 def test_a_server_that_cannot_start_is_reported_with_its_log_and_a_way_out(
     user: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = user.directory.parent / "broken"
-    broken.write_text("#!/bin/sh\necho no luck today >&2\nexit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("HOLDFAST_SERVER_BINARY", str(broken))
-    with pytest.raises(ServerUnavailable) as error:
+    binary_that(user, monkeypatch, "echo no luck today >&2; exit 1")
+    with pytest.raises(ServerNotStarted) as error:
         user.ensure()
-    for words in (str(user.directory / "server.log"), "no luck today", "HOLDFAST_URL"):
+    for words in (
+        "ends as soon as it is started: no luck today. ",
+        str(user.directory / "server.log"),
+        "HOLDFAST_URL",
+    ):
         assert words in str(error.value)
 
 
@@ -711,7 +897,7 @@ def test_a_damaged_append_only_file_is_reported_and_left_alone(user: Embedded) -
     kill_server(user.directory)
     log = max((user.directory / "appendonlydir").glob("*.incr.aof"))
     log.write_bytes(b"damage" + log.read_bytes())
-    with pytest.raises(ServerUnavailable, match="Bad file format"):
+    with pytest.raises(ServerNotStarted, match="Bad file format"):
         user.ensure()
     assert log.read_bytes().startswith(b"damage")
 
@@ -740,8 +926,10 @@ def test_a_locale_that_is_not_installed_does_no_harm(
 
 
 def test_a_dead_socket_is_no_server(user: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
-    user.directory.mkdir(mode=0o700)
+    user.ensure()
+    kill_server(user.directory)
     monkeypatch.chdir(user.directory)
+    user.socket.unlink()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind("server.sock")
     user.ensure()
@@ -750,7 +938,7 @@ def test_a_dead_socket_is_no_server(user: Embedded, monkeypatch: pytest.MonkeyPa
 
 def test_a_directory_that_cannot_be_made_is_reported(user: Embedded) -> None:
     user.directory.touch()
-    with pytest.raises(ServerUnavailable, match="cannot be used"):
+    with pytest.raises(ServerNotStarted, match=r"cannot be used .*Not a directory"):
         Embedded(user.directory / "below a file").ensure()
 
 

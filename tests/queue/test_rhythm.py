@@ -148,7 +148,6 @@ def test_what_ticks_all_the_time_does_not_care_for_the_clock_on_the_wall() -> No
         ("* * * *", "Wrong number of fields.*give minute, hour, day of the month"),
         ("61 * * * *", "Bad minute"),
         ("* 25 * * *", "Bad hour"),
-        ("@daily", "Wrong number of fields"),
         ("", "Wrong number of fields"),
         ("a b c d e", "Bad minute"),
         ("0 0 31 2 *", "Bad day-of-month"),
@@ -171,3 +170,45 @@ def test_what_is_no_time_zone_is_refused(tz: Any) -> None:
 def test_after_the_last_year_there_is_no_tick() -> None:
     assert cron("* * * * *", "UTC")(ms("9999-12-31T23:59:30+00:00")) is None
     assert cron("* * * * *", "UTC")(2**53) is None
+
+
+# -------------------------------------------------------------------------------- nicknames
+
+
+NICKNAMES = {
+    "@yearly": "2027-01-01T00:00:00",
+    "@annually": "2027-01-01T00:00:00",
+    "@monthly": "2026-12-01T00:00:00",
+    "@weekly": "2026-11-22T00:00:00",
+    "@daily": "2026-11-17T00:00:00",
+    "@midnight": "2026-11-17T00:00:00",
+    "@hourly": "2026-11-16T10:00:00",
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), NICKNAMES.items())
+def test_cron_knows_the_usual_nicknames(name: str, expected: str) -> None:
+    start = ms("2026-11-16T09:27:00+00:00")
+    assert cron(name, "UTC")(start) == ms(f"{expected}+00:00")
+    assert cron(f" {name.upper()} ", UTC)(start) == ms(f"{expected}+00:00")
+
+
+@pytest.mark.parametrize(("name", "expected"), NICKNAMES.items())
+def test_an_interval_can_be_a_nickname_in_utc(name: str, expected: str) -> None:
+    assert every(name)(ms("2026-11-16T09:27:00+00:00")) == ms(f"{expected}+00:00")
+
+
+def test_a_nickname_means_the_clock_on_the_wall_of_its_time_zone() -> None:
+    daily = cron("@daily", "Europe/Berlin")
+    assert ticks(daily, "2026-10-24T12:00:00+02:00", 2, BERLIN) == [
+        "25 00:00:00 +0200",
+        "26 00:00:00 +0100",
+    ]
+
+
+@pytest.mark.parametrize("name", ["@reboot", "@every 5m", "@fortnightly", "@", "@ daily"])
+def test_a_nickname_that_is_none_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="@hourly, @daily"):
+        cron(name, "UTC")
+    with pytest.raises(InvalidArgument, match="@hourly, @daily"):
+        every(name)

@@ -46,6 +46,7 @@ from support import (
     TestServer,
     command_on,
     free_port,
+    is_redis_7_0,
     kill_connections,
     wait_until,
     with_login,
@@ -541,7 +542,7 @@ def test_that_it_is_away_is_told_soon_and_not_by_every_call(
             with pytest.raises(ServerUnavailable):
                 queue.counts()
     (said,) = warnings_in(caplog)
-    assert "nobody: [Errno 2] No such file or directory; tried again for" in said
+    assert "nobody: [Errno 2] No such file or directory; trying again for" in said
 
 
 # ------------------------------------------------------------------------ its health
@@ -582,6 +583,8 @@ def test_what_may_cost_jobs_is_said_once_per_server_not_per_call(
 
 
 def test_a_durable_server_is_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    if is_redis_7_0():
+        pytest.skip("everybody is warned of Redis 7.0")
     with own_server("--appendonly", "yes") as server, Queue("q", server.url) as queue:
         queue.add(b"")
     assert warnings_in(caplog) == []

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import Clock
-from holdfast import InvalidArgument, NewJob, Queue, QueueFull, Schedule, Server
+from holdfast import AsyncQueue, InvalidArgument, NewJob, Queue, QueueFull, Schedule, Server
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.engine import calls
 from holdfast.rhythm import every
@@ -357,7 +357,59 @@ def test_a_handler_can_have_a_cron_expression(queue: Queue) -> None:
     with pytest.raises(InvalidArgument, match="named 'refresh' already"):
         refresh.every("5m")
     with pytest.raises(InvalidArgument, match="unexpected keyword"):
-        refresh.every("5m", what="x")  # type: ignore[call-arg]
+        refresh.every("5m", what="x")  # type: ignore[call-overload]
+
+
+def test_a_handler_says_when_and_under_which_name(queue: Queue) -> None:
+    @queue.handler
+    def refresh(what: str = "all") -> None: ...
+
+    nightly = refresh.cron("0 3 * * *", tz="Europe/Berlin")
+    prices = refresh.cron("@daily", "prices", name="prices", tz="Europe/Berlin", missed="all")
+    often = refresh.every("5m", what="rates", name="rates", missed="all")
+    instant = datetime(2026, 7, 1, tzinfo=UTC)
+    assert nightly.after(instant) == datetime(2026, 7, 1, 1, tzinfo=UTC)
+    assert prices.after(instant) == datetime(2026, 7, 1, 22, tzinfo=UTC)
+    assert [one.missed for one in (nightly, prices, often)] == ["skip", "all", "all"]
+    assert [one.job.data for one in (prices, often)] == [b'{"what":"prices"}', b'{"what":"rates"}']
+    assert list(queue.schedules) == ["refresh", "prices", "rates"]
+    with pytest.raises(InvalidArgument, match="tz 'x' is not known"):
+        refresh.cron("@daily", name="x", tz="x")
+    with pytest.raises(InvalidArgument, match="unexpected keyword argument 'tz'"):
+        refresh.every("5m", name="x", tz="UTC")
+    with pytest.raises(InvalidArgument, match="'skip' or 'all'"):
+        refresh.every("5m", name="x", missed="some")  # type: ignore[call-overload]
+
+
+def test_what_the_function_itself_takes_is_its_argument(queue: Queue) -> None:
+    @queue.handler
+    def greet(name: str, tz: str = "UTC") -> None: ...
+
+    @queue.handler
+    def anything(**given: str) -> None: ...
+
+    found = [
+        greet.cron("@daily", name="ann", tz="x"),
+        anything.every("5m", name="ann", missed="often"),
+    ]
+    assert [one.name for one in found] == ["greet", "anything"]
+    assert [one.job.data for one in found] == [
+        b'{"name":"ann","tz":"x"}',
+        b'{"name":"ann","missed":"often"}',
+    ]
+
+
+def test_both_shells_say_when_and_under_which_name(test_server: TestServer, queue: Queue) -> None:
+    aqueue = AsyncQueue(queue.name, test_server.queue_url)
+
+    @aqueue.handler
+    async def refresh(what: str = "all") -> None: ...
+
+    nightly = refresh.cron("@daily", tz="Europe/Berlin")
+    often = refresh.every("@hourly", what="rates", name="rates", missed="all")
+    assert nightly.after(datetime(2026, 7, 1, tzinfo=UTC)) == datetime(2026, 7, 1, 22, tzinfo=UTC)
+    assert (often.name, often.missed, often.job.data) == ("rates", "all", b'{"what":"rates"}')
+    assert list(aqueue.schedules) == ["refresh", "rates"]
 
 
 Declare = Callable[[Queue], object]

@@ -590,3 +590,76 @@ def test_garbage_in_a_chunk_stops_neither_the_queue_nor_a_repair(
     queue.repair()
     assert queue.audit() == []
     assert take(queue).id == "a"
+
+
+# --------------------------------------------------------------- readers that are gone
+
+DAY = 86_400
+
+
+def test_a_reader_of_whom_nothing_is_heard_for_a_hundred_days_is_forgotten(
+    queue: Queue, reader: Reader, clock: Clock, behind: Behind
+) -> None:
+    fill(queue, 3)
+    reader.claim(0, 3, claim_for=60)
+    clock.advance(100 * DAY - 0.001)
+    queue.tidy(force=True)
+    assert queue.counts().ready == 3
+    assert behind("HEXISTS", "ledger", "reader etl")
+    clock.advance(0.001)
+    queue.tidy()
+    assert behind("HLEN", "ledger") == behind("ZCARD", "staging") == 0
+    with pytest.raises(Fenced):
+        reader.renew(claim_for=60)
+    assert queue.reader("etl").open() == Opened(1, 0, 0)
+
+
+@pytest.mark.parametrize("how", ["claim", "renew", "open"])
+def test_a_reader_that_finds_nothing_to_do_is_kept(
+    queue: Queue, reader: Reader, clock: Clock, how: str
+) -> None:
+    for _ in range(5):
+        clock.advance(99 * DAY)
+        queue.tidy()
+        if how == "claim":
+            assert reader.claim(0, 3).jobs == 0
+        elif how == "renew":
+            assert reader.renew(claim_for=60) == 0
+        else:
+            reader.open()
+    clock.advance(99 * DAY)
+    queue.tidy()
+    assert reader.renew(claim_for=60) == 0
+
+
+def test_a_reader_with_an_open_claim_is_kept(
+    queue: Queue, reader: Reader, clock: Clock, behind: Behind
+) -> None:
+    fill(queue, 3)
+    reader.claim(0, 3, claim_for=365 * DAY)
+    for _ in range(3):
+        clock.advance(101 * DAY)
+        queue.tidy()
+    assert reader.settle(1) == 3
+
+
+def test_readers_that_are_gone_leave_nothing(queue: Queue, clock: Clock, behind: Behind) -> None:
+    for n in range(50):
+        fill(queue, 3)
+        name = queue.reader(f"r{n}")
+        name.open()
+        name.claim(0, 3, claim_for=60)
+        name.settle(1)
+    clock.advance(101 * DAY)
+    queue.tidy()
+    assert behind("HLEN", "ledger") == behind("ZCARD", "staging") == 0
+
+
+def test_a_reader_that_an_older_release_left_is_forgotten_after_it_was_used_again(
+    queue: Queue, reader: Reader, clock: Clock, behind: Behind
+) -> None:
+    behind("ZADD", "staging", 2**53 - 1, "reader etl")
+    reader.renew(claim_for=60)
+    clock.advance(101 * DAY)
+    queue.tidy()
+    assert behind("HLEN", "ledger") == 0

@@ -107,6 +107,20 @@ def test_an_exception_in_the_block_cancels(
     assert queue.request("r").status().state == "cancelled"
 
 
+def test_an_exception_in_the_block_leaves_a_request_alone_that_another_has_sealed(
+    play: Play, queue: Queue
+) -> None:
+    async def scenario(aqueue: AsyncQueue) -> None:
+        async with aqueue.request("r") as request:
+            await request.add(b"")
+            queue.request("r").seal()
+            await request.add(b"")
+
+    with pytest.raises(WrongState):
+        play(scenario)
+    assert queue.request("r").status().state == "sealed"
+
+
 def test_a_task_that_is_cancelled_cancels_its_request(play: Play, queue: Queue) -> None:
     """Wherever it is cancelled, once the request is open."""
 
@@ -145,6 +159,22 @@ def test_who_waits_is_told(play: Play) -> None:
         await queue.complete(lease)
         assert [status.state for status in await asyncio.gather(*waiting)] == ["completed"] * 2
         assert (await request.wait()).state == "completed"
+
+    play(scenario)
+
+
+def test_a_request_that_is_open_for_too_long_ends_without_a_worker(
+    play: Play, clock: Clock
+) -> None:
+    async def scenario(queue: AsyncQueue) -> None:
+        awaited = await fill(queue.request("awaited", open_for=60), 3, seal=False)
+        waiting = asyncio.create_task(awaited.wait())
+        await queue.counts()  # Meanwhile the task asks for the first time.
+        clock.advance(60)
+        assert (await waiting).state == "failed"
+        read = await fill(queue.request("read", open_for=60), 3, seal=False)
+        clock.advance(60)
+        assert (await read.status()).state == "failed"
 
     play(scenario)
 

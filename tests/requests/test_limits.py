@@ -68,7 +68,7 @@ ENDS: dict[str, Callable[[Queue, Lease, Clock], object]] = {
     "release_lapsed": lambda queue, lease, clock: queue.release(lease, lapsed="crashed"),
     "cancel": lambda queue, lease, clock: [queue.cancel(lease.id), queue.complete(lease)],
     "fail_worker": lambda queue, lease, clock: queue.fail_worker(lease),
-    "tidy": lambda queue, lease, clock: queue.tidy(held_longer_than=0),
+    "tidy": lambda queue, lease, clock: queue.tidy(held_longer_than=0.5),
     "lapse": lambda queue, lease, clock: [
         clock.advance(60),  # type: ignore[func-returns-value]
         queue.tidy(force=True),

@@ -196,6 +196,21 @@ def test_a_request_that_failed_meanwhile_takes_no_more_parts(
     assert (status.state, counters(status)) == ("failed", {"total": 1, "failed": 1})
 
 
+def test_an_exception_in_the_block_leaves_a_request_alone_that_another_has_sealed(
+    queue: Queue,
+) -> None:
+    def produce() -> None:
+        with queue.request("r") as request:
+            request.add(b"")
+            queue.request("r").seal()
+            request.add(b"")
+
+    with pytest.raises(WrongState):
+        produce()
+    assert queue.request("r").status().state == "sealed"
+    assert work_off(queue) == ["r/0"]
+
+
 def test_sealing_twice_is_sealing_once(queue: Queue) -> None:
     request = fill(queue.request("r"), 1)
     request.seal()
@@ -216,3 +231,58 @@ def test_what_went_wrong_in_the_block_is_not_hidden_by_a_cancel_that_fails(
     with pytest.raises(ZeroDivisionError):
         go_wrong()
     assert "could not be cancelled" in caplog.text
+
+
+# ----------------------------------------------------------- an id that was used before
+
+
+@pytest.mark.parametrize("keep_for", [0, 10, 60])
+def test_an_id_is_free_as_soon_as_its_request_need_not_be_kept(
+    queue: Queue, clock: Clock, keep_for: float
+) -> None:
+    fill(queue.request("r", keep_for=keep_for, follow_up=b"after"), 3)
+    work_off(queue)
+    clock.advance(max(keep_for, 10) - 0.001)
+    with pytest.raises(WrongState):
+        queue.request("r").open()
+    clock.advance(0.001)
+    assert queue.request("r").open() == 0
+    again = queue.request("r")
+    assert again.status().state == "open"
+    assert again.add(b"new").id == "r/0"
+    again.seal()
+    assert work_off(queue) == ["r/0"]
+    assert counters(again.status()) == {"total": 1, "done": 1}
+
+
+def test_the_results_of_an_earlier_request_are_forgotten_when_its_id_is_used_again(
+    queue: Queue, clock: Clock
+) -> None:
+    request = fill(queue.request("r", keep_for=60), 4)
+    queue.complete_many((lease, b"old") for lease in queue.lease_many(2, 60))
+    queue.cancel("r/2")
+    queue.complete(take(queue))
+    clock.advance(60)
+    fill(queue.request("r"), 4)
+    assert [part.result for part in request.results()] == [None] * 4
+    assert states(request) == ["waiting"] * 4
+
+
+def test_opening_forgets_thousands_of_parts_call_by_call(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    fill(queue.request("r", keep_for=60), 2500).cancel()
+    clock.advance(60)
+    assert queue.request("r").open() == 0
+    assert behind("HLEN", "facts") == 0
+
+
+def test_an_id_whose_parts_wait_for_a_decision_is_taken(queue: Queue, clock: Clock) -> None:
+    request = fill(queue.request("r", keep_for=60), 1)
+    queue.fail(take(queue), error="why")
+    clock.advance(3600)
+    with pytest.raises(WrongState, match="has ended and is remembered"):
+        request.open()
+    queue.cancel("r/0")
+    request.open()
+    assert request.status().total == 0

@@ -158,9 +158,12 @@ def test_a_request_can_be_kept_for_ever(queue: Queue, clock: Clock) -> None:
     assert request.status().state == "completed"
 
 
-def test_a_request_that_is_not_to_be_kept_is_gone(queue: Queue, clock: Clock) -> None:
+def test_a_request_that_is_not_to_be_kept_is_gone_after_ten_seconds(
+    queue: Queue, clock: Clock
+) -> None:
     request = fill(queue.request("r", keep_for=0), 1)
     work_off(queue)
+    clock.advance(10)
     queue.tidy()
     with pytest.raises(JobNotFound):
         request.status()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import redis
 
+from conftest import Clock
 from engine_support import own_server, take
-from holdfast import JobNotFound, Lease, Queue, WrongState
+from holdfast import JobNotFound, Lease, Queue, Request, RequestStatus, WrongState
 from holdfast.engine import calls
 from request_support import counters, fill, work_off
 from support import DEADLINE, wait_until
@@ -76,6 +78,48 @@ def test_waiting_for_what_is_not_there_is_refused(queue: Queue) -> None:
         queue.request("nobody").wait(DEADLINE)
 
 
+@pytest.mark.parametrize("look", [Request.status, partial(Request.wait, timeout=0)])
+@pytest.mark.parametrize("parts", [0, 3])
+def test_a_request_that_is_open_for_too_long_ends_when_its_status_is_read_without_a_worker(
+    queue: Queue, clock: Clock, look: Callable[[Request], RequestStatus], parts: int
+) -> None:
+    request = fill(queue.request("r", open_for=60, follow_up=b"then"), parts, seal=False)
+    clock.advance(59.999)
+    assert look(request).state == "open"
+    clock.advance(0.001)
+    status = look(request)
+    assert (status.state, status.reason) == ("failed", "open for too long")
+    assert (status.cancelled, status.endings) == (parts, 1)
+    assert queue.audit() == []
+    assert work_off(queue) == ["r/end/1"]
+
+
+@pytest.mark.parametrize("parts", [3, 3500])
+def test_who_waits_for_a_request_that_nobody_seals_learns_its_end_without_a_worker(
+    queue: Queue, clock: Clock, client: redis.Redis, threads: ThreadPoolExecutor, parts: int
+) -> None:
+    fill(queue.request("r", open_for=60), parts, seal=False)
+    waiting = [threads.submit(queue.request("r").wait, DEADLINE) for _ in range(2)]
+    wait_until(lambda: listeners(client, queue) == 2, "those who wait")
+    clock.advance(60)
+    assert {future.result(DEADLINE).state for future in waiting} == {"failed"}
+
+
+def test_an_overdue_request_stops_and_its_running_part_is_waited_for(
+    queue: Queue, clock: Clock
+) -> None:
+    request = fill(queue.request("r", open_for=60), 3, seal=False)
+    running = take(queue, 600)
+    clock.advance(60)
+    status = request.wait(0)
+    assert (status.state, counters(status)) == (
+        "stopping",
+        {"total": 3, "cancelled": 2, "running": 1},
+    )
+    assert not queue.complete(running)
+    assert request.wait().state == "failed"
+
+
 def test_waiting_goes_on_while_a_part_is_revived(
     queue: Queue, client: redis.Redis, threads: ThreadPoolExecutor
 ) -> None:
@@ -134,3 +178,29 @@ def test_waiting_survives_a_restart_of_the_server() -> None:
         assert waiting.result(DEADLINE).state == "completed"
         assert [part.result for part in request.results()] == [b"before", b"after"]
         assert queue.audit() == []
+
+
+@pytest.mark.parametrize("how", ["completed", "failed", "cancelled"])
+def test_who_waits_learns_the_outcome_of_a_request_that_is_not_to_be_kept(
+    queue: Queue, clock: Clock, how: str
+) -> None:
+    """Whatever others call in the seconds after the end, also where no event is heard."""
+    request = fill(queue.request("r", keep_for=0), 1)
+    if how == "cancelled":
+        request.cancel()
+    else:
+        lease = take(queue)
+        if how == "failed":
+            queue.fail(lease, error="why")
+            queue.complete_many(queue.lease_many(1, 60, failed=True))
+        else:
+            queue.complete(lease)
+    for _ in range(9):
+        assert request.wait(0).state == how
+        queue.tidy()
+        queue.lease(1)
+        clock.advance(1)
+    clock.advance(1)
+    queue.tidy()
+    with pytest.raises(JobNotFound):
+        request.wait(0)

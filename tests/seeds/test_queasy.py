@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from holdfast import (
     Auto,
     Extended,
     Fail,
+    Failure,
     Lease,
     LeaseLost,
     NewJob,
@@ -34,6 +36,7 @@ from holdfast import (
     Worker,
 )
 from holdfast.keys import queue_keys
+from holdfast.testing import run_until_empty
 from holdfast.worker import auto
 from holdfast.worker.gauge import Load
 from seeds.crowd import race, running
@@ -69,11 +72,12 @@ def test_01_a_queue_has_defaults_for_its_jobs_and_is_one_slot(
 
 @pytest.mark.parametrize("data", [None, True, 0, -1.5, "text", [], {"a": [{"b": None}]}])
 def test_02_a_job_is_any_json_value_and_its_id_is_returned(queue: Queue, data: object) -> None:
-    """A new id, or the one that was given. A str is kept as it is, all else as JSON."""
-    made, named = queue.add(data), queue.add(data, id="mine")
+    """A new id, or the one that was given. With json= a str is JSON too, and comes back as one."""
+    made, named = queue.add(json=data), queue.add(json=data, id="mine")
     assert named.id == "mine" != made.id
     for lease in queue.lease_many(2, 30):
-        assert (lease.data.decode() if isinstance(data, str) else lease.json()) == data
+        assert lease.json() == data
+        assert type(lease.json()) is type(data)
 
 
 def test_03_a_job_has_limits_of_its_own(queue: Queue) -> None:
@@ -138,6 +142,31 @@ def test_05_payload_limits_and_counts_are_updated_as_told(
     assert job.data == (b"new" if data else b"old")
     assert job.facts.max_failures == (7 if limits else 5)
     assert job.failures == (0 if (data if counts is None else counts) else 1)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("option", ["max_failures", "max_lapses", "min_backoff", "max_backoff"])
+def test_05_each_limit_is_updated_by_itself(queue: Queue, option: str, runs: bool) -> None:
+    """All others stay as they were, also where the job runs meanwhile."""
+    old: dict[str, Any] = {"max_failures": 1, "max_lapses": 2, "min_backoff": 3, "max_backoff": 4}
+    new: dict[str, Any] = {"max_failures": 5, "max_lapses": 6, "min_backoff": 7, "max_backoff": 8}
+    queue.add(b"old", id="a", priority=60, **old)
+    lease = take(queue) if runs else None
+    update = Update(data=False, due=False, limits=[option])
+    queue.add(b"new", id="a", priority=70, on_conflict=update, **new)
+    if lease:
+        queue.release(lease)
+    job = shown(queue, "a")
+    facts = job.facts
+    assert (job.data, job.priority) == (b"old", 60)
+    assert facts.min_backoff_ms is not None
+    assert facts.max_backoff_ms is not None
+    assert {
+        "max_failures": facts.max_failures,
+        "max_lapses": facts.max_lapses,
+        "min_backoff": facts.min_backoff_ms // 1000,
+        "max_backoff": facts.max_backoff_ms // 1000,
+    } == old | {option: new[option]}
 
 
 def test_06_a_job_that_waits_can_be_cancelled(queue: Queue) -> None:
@@ -225,6 +254,29 @@ def test_08_a_handler_returns_or_raises(
     assert (soon.at, soon.error) == (clock.ms / 1000 + 0.5, "not now")
     assert then.at == at
     assert [(job.id, job.error) for job in queue.failed()] == [("hopeless", "never")]
+
+
+class BusyError(Exception):
+    """Any exception that says when: it need not be ours."""
+
+    def __init__(self, retry_at: object) -> None:
+        super().__init__("busy")
+        self.retry_at = retry_at
+
+
+def test_08_an_error_with_a_time_is_tried_again_just_then(queue: Queue, clock: Clock) -> None:
+    """Sooner than the backoff too; a time that makes no sense is as none."""
+    now = clock.ms / 1000
+    times = {"soon": now + 0.5, "zoned": datetime.fromtimestamp(now + 7, UTC), "odd": "tomorrow"}
+    queue.add_many([NewJob(b"", id=id, min_backoff=60) for id in times])
+
+    def handle(job: RunningJob) -> None:
+        raise BusyError(times[job.id])
+
+    work_on(queue, handle)
+    assert [shown(queue, id).at for id in ("soon", "zoned")] == [now + 0.5, now + 7]
+    assert (shown(queue, "odd").at or 0) >= now + 60
+    assert {shown(queue, id).failures for id in times} == {1}
 
 
 def test_08_a_run_ends_well_or_is_tried_again_or_fails(queue: Queue, clock: Clock) -> None:
@@ -340,6 +392,50 @@ def test_12_a_failure_handler_that_raises_is_asked_again_much_later(
     assert sorted(map(str, asked)) == ["never", "never", "the lease lapsed", "the lease lapsed"]
     work_on(queue, ways, handle_failure)
     assert queue.failed() == []
+
+
+class DeclinedError(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__("declined")
+        self.code = code
+
+
+def test_12_a_failure_handler_is_given_a_copy_of_the_error(queue: Queue, clock: Clock) -> None:
+    """Its type, message and attributes; of a lapse there is no more than the text."""
+    queue.add_many([NewJob(b"", id="lapsed", max_lapses=0), NewJob(b"", id="a", max_failures=0)])
+    assert take(queue, 1).id == "lapsed"
+    clock.advance(1)
+    given: dict[str, tuple[Failure | None, str | None]] = {}
+
+    def handle(job: RunningJob) -> None:
+        raise DeclinedError(402)
+
+    work_on(queue, handle, lambda job: given.update({job.id: (job.failure, job.error)}))
+    name = f"{__name__}.DeclinedError"
+    assert given == {
+        "a": (Failure(name, "declined", {"code": 402}), f"{name}: declined"),
+        "lapsed": (None, "the lease lapsed"),
+    }
+
+
+def test_12_a_failure_handler_is_asked_for_days(queue: Queue, clock: Clock) -> None:
+    """It has limits of its own, or none."""
+    queue.add(b"", id="hopeless")
+    begun, asked = clock.ms, 0
+
+    def handle_failure(job: RunningJob) -> None:
+        nonlocal asked
+        asked += 1
+        if clock.ms < begun + 5 * 86_400_000:
+            raise OSError("the mail server is down")
+
+    worker = Worker(queue)
+    worker.handler(ways)
+    worker.failure_handler(handle_failure, max_failures=None, min_backoff=60, max_backoff=3600)
+    while queue.show("hopeless"):
+        run_until_empty(worker, raising=False)
+        clock.advance(3600)
+    assert 5 * 24 <= asked < 7 * 24
 
 
 HANGS = """

@@ -61,6 +61,8 @@ def test_03_anything_else_becomes_compact_json(queue: Queue) -> None:
     lease = take(queue)
     assert lease.data == b'[1,2,{"a":null}]'
     assert lease.json() == [1, 2, {"a": None}]
+    queue.add(json="[1,2,3]")
+    assert take(queue).json() == "[1,2,3]"
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00\xff", bytes(range(256)) * 500])

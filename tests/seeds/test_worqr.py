@@ -99,6 +99,9 @@ def test_08_what_waits_can_be_counted_and_looked_at(queue: Queue) -> None:
     assert [job.data for job in queue.peek(100)] == [b"t1", b"t2", b"t3"]
     assert [job.data for job in queue.peek(2, first=1)] == [b"t2", b"t3"]
     assert len(queue) == 3
+    assert queue.name in queue.server.queues()
+    queue.delete()
+    assert queue.name not in queue.server.queues()
 
 
 def test_09_a_queue_can_be_deleted_and_is_there_again_when_something_is_added(

@@ -34,7 +34,8 @@ def spark(test_server: TestServer) -> Iterator[SparkSession]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOLDFAST_URL", test_server.queue_url)
-        spark = session("tests", master="local[2,2]", config=QUICK | INTERPRETED)
+        few = {"spark.ui.retainedStages": "50"}  # A worker soon has run more than Spark remembers.
+        spark = session("tests", master="local[2,2]", config=QUICK | INTERPRETED | few)
         yield spark
         spark.stop()
 

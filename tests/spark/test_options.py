@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pyspark.sql import types
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from holdfast import InvalidArgument
+from holdfast.embedded import default_directory
 from holdfast.job import Row
 from holdfast.spark.columns import check_columns, jobs_of
 from holdfast.spark.options import Place, look_options, sink_options, source_options
@@ -99,7 +101,18 @@ def test_the_url_is_that_of_the_environment_where_none_is_given(
     monkeypatch.setenv("HOLDFAST_URL", "redis://from-the-environment")
     assert look_options({"queue": "q"}).place.url == "redis://from-the-environment"
     monkeypatch.delenv("HOLDFAST_URL")
-    assert look_options({"queue": "q"}).place.url == "embedded://"
+    assert look_options({"queue": "q"}).place.url == f"embedded://{default_directory()}"
+
+
+def test_an_embedded_server_is_the_same_one_for_executors_in_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    (tmp_path / ".holdfast").mkdir(mode=0o700)
+    for url in (None, "embedded://", "embedded://.holdfast"):
+        options = {"queue": "q"} if url is None else {"queue": "q", "url": url}
+        assert look_options(options).place.url == f"embedded://{tmp_path}/.holdfast"
 
 
 def test_an_embedded_server_is_no_other_machines() -> None:

@@ -15,7 +15,7 @@ from holdfast import (
     AsyncRunningJob,
     Fail,
     InvalidArgument,
-    LeaseLost,
+    JobCancelled,
     Queue,
     Release,
     Retry,
@@ -227,7 +227,7 @@ def test_a_handler_learns_that_its_job_was_cancelled(queue: Queue) -> None:
     @worker.handler
     def handle(job: RunningJob) -> None:
         queue.cancel(job.id)
-        with pytest.raises(LeaseLost, match="somebody cancelled"):
+        with pytest.raises(JobCancelled, match="somebody cancelled"):
             job.extend()
 
     queue.add(b"", id="a")

@@ -110,7 +110,9 @@ def test_a_sample_is_the_same_every_time_and_has_some_of_everything() -> None:
     assert sample(mutants, 10**6, 0) == mutants
     counts = Counter(mutant.kind for mutant in some)
     for kind, count in Counter(mutant.kind for mutant in mutants).items():
-        assert abs(counts[kind] - count * 200 / len(mutants)) < 10
+        expected = count * 200 / len(mutants)
+        # Four times as far as it usually is off: it must hold however the Lua changes.
+        assert abs(counts[kind] - expected) <= 4 * expected**0.5 + 1
 
 
 def test_a_mutant_is_explained_wherever_its_line_stands() -> None:

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, assert_type
 
-from holdfast import AsyncQueue, AsyncRunningJob, NewJob, Queue, Receipt, RunningJob, Schedule
+from holdfast import (
+    AsyncQueue,
+    AsyncRunningJob,
+    AsyncTypedReceipt,
+    Json,
+    NewJob,
+    Queue,
+    Receipt,
+    RunningJob,
+    Schedule,
+    TypedReceipt,
+)
 
 queue, aqueue = Queue("some"), AsyncQueue("some")
 
@@ -39,7 +50,10 @@ async def later(n: int) -> float:
 
 
 def arguments_are_those_of_the_function() -> None:
-    assert_type(send.add("a@b.c", subject="hello"), Receipt)
+    receipt: Receipt = send.add("a@b.c", subject="hello")
+    assert_type(send.add("a@b.c", subject="hello"), TypedReceipt[int])
+    assert_type(send.add_many([{"to": "a@b.c"}]), list[TypedReceipt[int]])
+    assert receipt
     assert_type(send.new(to="a@b.c"), NewJob)
     send.options(delay=30, id="x").add(to="a@b.c")
     send.add(to=7)  # type: ignore[arg-type]
@@ -53,8 +67,12 @@ def arguments_are_those_of_the_function() -> None:
 def a_schedule_has_the_arguments_too() -> None:
     assert_type(send.every("5m", "a@b.c", subject="hello"), Schedule)
     later.cron("0 3 * * *", n=3)
-    send.every("5m")  # type: ignore[call-arg]
-    send.cron("0 3 * * *", to=7)  # type: ignore[arg-type]
+    send.every("5m")  # type: ignore[call-overload]
+    send.cron("0 3 * * *", to=7)  # type: ignore[call-overload]
+    assert_type(send.every("5m", "a@b.c", name="often", missed="all"), Schedule)
+    assert_type(send.cron("@daily", "a@b.c", tz="Europe/Berlin"), Schedule)
+    later.cron("0 3 * * *", n=3, missed="all")
+    later.every("5m", n=3, missed="some")  # type: ignore[call-overload]
 
 
 def options_are_those_of_a_job() -> None:
@@ -73,6 +91,21 @@ def a_call_is_one_of_the_function() -> None:
 def a_result_is_what_the_function_returns() -> None:
     assert_type(send.result("x"), int)
     assert_type(fetch.result("x", wait=5), list[str])
+    assert_type(fetch.result(queue.add(b"{}"), wait=5), list[str])
+    assert_type(fetch.add("here", depth=1).result(wait=5), list[str])
+    fetch.add("here", depth=1).result(5)  # type: ignore[call-arg]
+
+
+def a_part_can_be_a_call() -> None:
+    with queue.request("r") as request:
+        assert_type(request.add(send.new("a@b.c")), Receipt)
+        assert_type(request.add_many(send.new(to) for to in "ab"), int)
+
+
+def a_payload_is_given_once_in_one_of_two_ways() -> None:
+    queue.add("1", priority=90)
+    queue.add(json="1", priority=90)
+    queue.add(Json("1"))
 
 
 def the_job_is_given_by_the_worker(job: RunningJob) -> None:
@@ -84,7 +117,8 @@ def the_job_is_given_by_the_worker(job: RunningJob) -> None:
 
 
 async def all_of_it_can_be_awaited() -> None:
-    assert_type(await later.add(3), Receipt)
-    assert_type(await later.add_many([{"n": 3}]), list[Receipt])
+    assert_type(await later.add(3), AsyncTypedReceipt[float])
+    assert_type(await later.add_many([{"n": 3}]), list[AsyncTypedReceipt[float]])
+    assert_type(await (await later.add(3)).result(wait=5), float)
     assert_type(await later.result("x"), float)
     await later.add("3")  # type: ignore[arg-type]

@@ -8,9 +8,10 @@ import pytest
 
 from proxy import Proxy
 from support import TestServer
+from worker.families import pids
 from worker.support import gate
 
-__all__ = ["gate"]
+__all__ = ["gate", "pids"]
 
 
 @pytest.fixture

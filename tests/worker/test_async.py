@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Awaitable, Callable
+from typing import Literal, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from holdfast import (
     AsyncServer,
     InvalidArgument,
     Lease,
+    NewJob,
     Queue,
     RunningJob,
     Worker,
@@ -168,7 +170,7 @@ class Noting:
 def test_a_coroutine_that_is_cancelled_before_it_begins_has_an_answer() -> None:
     async def run() -> None:
         noting = Noting()
-        executor = Loop(1, asyncio.get_running_loop())
+        executor = Loop(1, asyncio.current_task())
         first, second = (
             RunningJob(
                 Lease(id, b"", "holder.1"),
@@ -190,6 +192,84 @@ def test_a_coroutine_that_is_cancelled_before_it_begins_has_an_answer() -> None:
         executor.close()
 
     asyncio.run(run())
+
+
+async def exits() -> None:
+    await asyncio.sleep(0)
+    sys.exit("usage: …")
+
+
+async def exits_in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(exits())
+
+
+async def exits_in_a_callback() -> None:
+    asyncio.get_running_loop().call_soon(sys.exit, "usage: …")
+    await asyncio.sleep(0.01)
+    raise ZeroDivisionError
+
+
+async def stops_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0.01)
+    raise ZeroDivisionError
+
+
+async def cancels_itself() -> None:
+    running = asyncio.current_task()
+    assert running
+    running.cancel()
+    await asyncio.sleep(DEADLINE)
+
+
+async def is_cancelled_by_its_own_timer() -> None:
+    running = asyncio.current_task()
+    assert running
+    asyncio.get_running_loop().call_later(0.01, running.cancel)
+    await asyncio.sleep(DEADLINE)
+
+
+HARM: dict[str, tuple[Callable[[], Awaitable[object]], str]] = {
+    "a task exits": (lambda: asyncio.create_task(exits()), "SystemExit"),
+    "one of several tasks exits": (
+        lambda: asyncio.gather(exits(), asyncio.sleep(0.01)),
+        "SystemExit",
+    ),
+    "what it waits for exits": (lambda: asyncio.wait_for(exits(), DEADLINE), "SystemExit"),
+    "a task of a group exits": (exits_in_a_group, "SystemExit"),
+    "a callback exits": (exits_in_a_callback, "ZeroDivisionError"),
+    "it stops the loop": (stops_the_loop, "ZeroDivisionError"),
+    "it cancels itself": (cancels_itself, "CancelledError"),
+    "its own timer cancels it": (is_cancelled_by_its_own_timer, "CancelledError"),
+}
+
+
+@pytest.mark.parametrize("executor", ["async", "thread"])
+@pytest.mark.parametrize("harm", HARM.values(), ids=list(HARM))
+def test_a_coroutine_that_harms_the_loop_or_itself_fails_and_the_others_run(
+    live_queue: Queue,
+    executor: Literal["async", "thread"],
+    harm: tuple[Callable[[], Awaitable[object]], str],
+) -> None:
+    do, kind = harm
+    ran: list[str] = []
+
+    async def handle(job: AsyncRunningJob) -> None:
+        ran.append(job.id)
+        if job.id == "bad":
+            await do()
+
+    live_queue.add(b"", id="bad", max_failures=1, min_backoff=0, priority=90)
+    live_queue.add_many([NewJob(b"", id=f"{n}") for n in range(5)])
+    worker = worker_of(live_queue, handle, executor=executor, concurrency=2)
+    worker.start()
+    wait_until(lambda: live_queue.counts().failed == 1 and is_done(live_queue), "all to end")
+    live_queue.add(b"", id="after")
+    wait_until(lambda: is_done(live_queue), "what is added later")
+    assert worker.stop()
+    assert sorted(ran) == ["0", "1", "2", "3", "4", "after", "bad", "bad"]
+    assert kind in (shown(live_queue, "bad").error or "")
 
 
 # ------------------------------------------------------------ the caller's loop
@@ -259,6 +339,20 @@ def test_who_awaits_a_worker_can_stop_it(live_queue: Queue, how: str) -> None:
     asyncio.run(run())
     assert heard.of() == ["started", "done"]
     assert is_done(live_queue)
+
+
+def test_a_coroutine_that_cancels_itself_on_the_loop_of_the_caller_fails(
+    live_queue: Queue,
+) -> None:
+    async def handle(job: AsyncRunningJob) -> None:
+        await cancels_itself()
+
+    async def run() -> None:
+        assert await worker_of(live_queue, handle).run_async(until_empty=True)
+
+    live_queue.add(b"", id="a", max_failures=0)
+    asyncio.run(run())
+    assert (shown(live_queue).state, shown(live_queue).failures) == ("failed", 1)
 
 
 def test_a_program_that_ends_costs_what_runs_on_its_loop_no_attempt(live_queue: Queue) -> None:

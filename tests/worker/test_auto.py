@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,11 +22,11 @@ from holdfast.worker.auto import Tuner, bounds_of, next_count
 from holdfast.worker.crew import Crew
 from holdfast.worker.gauge import Gauge, Load, processors
 from holdfast.worker.running import Run
-from support import DEADLINE, wait_until
-from worker.support import Gate, at_work, is_done, worker_of
+from support import DEADLINE, TestServer, wait_until
+from worker.support import Gate, at_work, is_done, program, worker_of
 
-IDLE = Load(busy=0.1, own=0.1)
-BUSY = Load(busy=1.0, own=2.0)
+IDLE = Load(busy=0.1, own=0.1, wanted=0.1, processors=2.0)
+BUSY = Load(busy=1.0, own=2.0, wanted=20.0, processors=2.0)
 
 
 @pytest.fixture(autouse=True)
@@ -46,11 +48,106 @@ def concurrency(worker: Worker) -> object:
 # ------------------------------------------------------------------- the decision
 
 
-def test_it_goes_up_while_work_waits_and_processors_are_idle() -> None:
-    counts = [1]
-    while (count := next_count(counts[-1], (1, 20), IDLE, wants=True, one=False)) != counts[-1]:
-        counts.append(count)
-    assert counts == [1, 2, 3, 4, 6, 9, 13, 19, 20]
+class Machine:
+    """A computer with so many processors, and other programs that want some of them.
+
+    It shares fairly: when more tasks want a processor than there are, all of them slow down.
+    """
+
+    def __init__(self, processors: int, others: float = 0.0) -> None:
+        self.processors = processors
+        self.others = others
+        self.most = 64
+        self.one = False
+        self.tells_who_waits = True
+        self.noise = Random(1)
+        self.noisy = 0.0
+
+    def load(self, count: int, computing: float) -> Load:
+        """Return the load of handlers that would compute for this part of their time."""
+        slower = wanted = 1.0
+        for _ in range(100):  # The slower it is the more of them want one.
+            wanted = count * computing * slower / (computing * slower + 1 - computing)
+            wanted = min(wanted, 1.0) if self.one else wanted
+            slower = (slower + max(1.0, (wanted + self.others) / self.processors)) / 2
+        wanted *= 1 + self.noise.uniform(-self.noisy, self.noisy)
+        own = wanted / slower
+        busy = min(1.0, (own + self.others / slower) / self.processors)
+        return Load(busy, own, wanted if self.tells_who_waits else None, self.processors)
+
+    def run(self, count: int, computing: float, seconds: int = 60) -> list[int]:
+        """Return the concurrency, second after second."""
+        counts = [count]
+        for _ in range(seconds):
+            load = self.load(counts[-1], computing)
+            counts.append(next_count(counts[-1], (1, self.most), load, wants=True, one=self.one))
+        return counts
+
+
+def test_it_goes_up_by_half_while_work_waits_and_processors_are_idle() -> None:
+    counts = Machine(2).run(1, computing=0.001)
+    assert counts[:9] == [1, 2, 3, 4, 6, 9, 13, 19, 28]
+    assert counts[-1] == 64
+
+
+def test_it_goes_down_by_an_eighth_while_handlers_wait_for_processors() -> None:
+    counts = Machine(2).run(20, computing=1.0)
+    assert counts[:3] == [20, 18, 16]
+    assert counts[-1] == 2
+
+
+@pytest.mark.parametrize("first", [1, 64])
+@pytest.mark.parametrize("processors", [1, 2, 4, 8, 32])
+def test_handlers_that_compute_end_with_one_per_processor(processors: int, first: int) -> None:
+    counts = Machine(processors).run(first, computing=1.0)
+    assert processors <= counts[-1] <= processors * auto.CROWDED
+    assert len(set(counts[-20:])) == 1
+
+
+@pytest.mark.parametrize("first", [1, 64])
+@pytest.mark.parametrize("others", [0, 2, 8])
+def test_handlers_that_wait_go_up_also_on_a_machine_that_others_keep_busy(
+    others: int, first: int
+) -> None:
+    assert Machine(2, others).run(first, computing=0.001)[-1] == 64
+    assert Machine(2, others).run(first, computing=0.01)[-1] > 16
+
+
+@pytest.mark.parametrize("others", [8, 16, 64])
+def test_handlers_that_compute_leave_others_half_of_the_processors(others: int) -> None:
+    for first in (1, 32):
+        assert Machine(8, others).run(first, computing=1.0)[-1] == 4
+
+
+def test_it_comes_back_when_the_others_are_gone() -> None:
+    machine = Machine(8, others=16)
+    held_down = machine.run(8, computing=1.0)[-1]
+    assert held_down == 4
+    machine.others = 0
+    assert machine.run(held_down, computing=1.0)[-1] == 8
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 8])
+@pytest.mark.parametrize("computing", [1.0, 0.5, 0.2, 0.05, 0.01])
+@pytest.mark.parametrize("processors", [1, 2, 8])
+def test_it_does_not_swing(processors: int, computing: float, others: int) -> None:
+    machine = Machine(processors, others)
+    machine.noisy = 0.1
+    settled = machine.run(1, computing, seconds=300)[-200:]
+    assert max(settled) - min(settled) <= max(2, min(settled) // 2)
+    turns = sum(
+        (b - a) * (c - b) < 0 for a, b, c in zip(settled, settled[1:], settled[2:], strict=False)
+    )
+    assert turns <= len(settled) // 10
+
+
+def test_where_nobody_tells_who_waits_a_busy_machine_holds_it_down() -> None:
+    machine = Machine(8, others=16)
+    machine.tells_who_waits = False
+    assert machine.run(1, computing=0.01)[-1] == 4
+    machine.others = 0
+    assert machine.run(4, computing=0.01)[-1] == 64
+    assert machine.run(1, computing=1.0)[-1] == 8
 
 
 def test_it_stays_while_no_work_waits() -> None:
@@ -58,19 +155,7 @@ def test_it_stays_while_no_work_waits() -> None:
 
 
 def test_it_stays_while_processors_are_well_used() -> None:
-    assert next_count(5, (1, 20), Load(0.9, 1.8), wants=True, one=False) == 5
-
-
-def test_it_goes_down_while_all_processors_are_busy() -> None:
-    counts = [20]
-    while (count := next_count(counts[-1], (1, 20), BUSY, wants=True, one=False)) != counts[-1]:
-        counts.append(count)
-    assert counts[:3] == [20, 18, 16]
-    assert counts[-1] == 2, "jobs that compute end with one for each processor that they have"
-
-
-def test_it_goes_below_the_processors_when_others_need_them() -> None:
-    assert next_count(2, (1, 20), Load(1.0, 1.0), wants=True, one=False) == 1
+    assert next_count(5, (1, 20), Load(0.9, 1.8, 1.8, 2.0), wants=True, one=False) == 5
 
 
 def test_it_stays_within_its_bounds() -> None:
@@ -79,9 +164,13 @@ def test_it_stays_within_its_bounds() -> None:
 
 
 def test_threads_that_wait_for_each_other_are_not_joined_by_more() -> None:
-    one_processor = Load(busy=0.25, own=1.0)
+    one_processor = Load(0.25, 1.0, 1.0, 4.0)
     assert next_count(4, (1, 20), one_processor, wants=True, one=True) == 4
     assert next_count(4, (1, 20), one_processor, wants=True, one=False) == 6
+    assert next_count(1, (1, 20), one_processor, wants=True, one=True) == 2, "it may be C code"
+    machine = Machine(8)
+    machine.one = True
+    assert machine.run(1, computing=1.0)[-1] == 2
 
 
 @pytest.mark.parametrize(
@@ -137,6 +226,37 @@ def test_a_worker_runs_as_many_as_the_load_allows(
         (tmp_path / "go").touch()
         wait_until(lambda: not len(live_queue), "all to be done")
         assert worker.stop()
+
+
+def test_handlers_that_wait_go_up_on_a_busy_machine_for_real(
+    test_server: TestServer, queue_name: str, tmp_path: Path
+) -> None:
+    """Others keep every processor busy, and the worker looks by itself."""
+    most = math.ceil(processors()) + 4
+    text = f"""
+    import time
+    from holdfast import Auto, Queue, Worker
+    worker = Worker(Queue({queue_name!r}, {test_server.queue_url!r}), concurrency=Auto(1, {most}))
+    worker.handler(lambda job: time.sleep(0.2))
+    worker.run()
+    """
+    spin = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(spin) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        with Queue(queue_name, test_server.queue_url) as queue:
+            queue.add_many([b""] * 20_000)
+            with program(tmp_path, text):
+                wait_until(lambda: _most_known(queue) == most, "it to be at the most")
+            queue.delete()
+    finally:
+        for one in others:
+            one.kill()
+            one.wait()
+
+
+def _most_known(queue: Queue) -> int:
+    known = [worker.about.get("concurrency", 0) for worker in queue.workers()]
+    return max((count for count in known if isinstance(count, int)), default=0)
 
 
 def test_fewer_run_once_it_went_down(live_queue: Queue, gate: Gate) -> None:
@@ -246,6 +366,27 @@ def test_the_gauge_sees_what_those_use_that_this_process_started() -> None:
         own = load.own * (time.monotonic() - begun) - (time.process_time() - used)
         assert own == pytest.approx(0.5, rel=0.3)
         running.communicate(b"\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell")
+def test_the_gauge_sees_what_those_wait_for_that_do_not_get_a_processor() -> None:
+    spin = f"import os\nos.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}])\nwhile True: pass"
+    spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
+    try:
+        gauge = Gauge()
+        loads: list[Load] = []
+
+        def is_seen() -> bool:
+            time.sleep(0.2)
+            loads.append(gauge.read())
+            return (loads[-1].wanted or 0) > 2.5
+
+        wait_until(is_seen, "three that want a processor")
+        assert loads[-1].own < 1.8, "there is one processor for them"
+    finally:
+        for one in spinning:
+            one.kill()
+            one.wait()
 
 
 def test_no_more_processors_than_there_are() -> None:

@@ -99,6 +99,41 @@ def test_a_plain_handler_is_told_when_the_time_of_its_job_is_up(
         heard.wait_for("done")
 
 
+def test_a_plain_handler_is_told_of_its_time_also_while_the_server_is_away(heard: Heard) -> None:
+    """Nobody has to be asked for that."""
+    begun, told = threading.Event(), threading.Event()
+
+    def handle(job: RunningJob) -> None:
+        begun.set()
+        until_cancelled(job)
+        told.set()
+
+    with own_server() as server, Queue("q", server.url) as queue:
+        queue.add(b"", id="a", timeout=0.5)
+        with working(queue, handle, lease=3600, hooks=[heard]):
+            assert begun.wait(DEADLINE)
+            server.freeze()
+            assert told.wait(DEADLINE)
+            server.thaw()
+            heard.wait_for("done")
+
+
+def test_a_job_whose_time_is_up_is_not_taken_for_one_that_was_given_back(
+    live_queue: Queue,
+) -> None:
+    """In a thread a timeout only tells: what the handler says counts."""
+    live_queue.add(b"", id="a", timeout=0.01, result_for=60)
+
+    def handle(job: RunningJob) -> str:
+        until_cancelled(job)
+        return "late"
+
+    with working(live_queue, handle, lease=3600):
+        outcome = live_queue.result("a", wait=DEADLINE)
+    assert outcome is not None
+    assert outcome.result == b"late"
+
+
 def test_a_plain_handler_is_told_that_its_worker_leaves(live_queue: Queue, heard: Heard) -> None:
     told = threading.Event()
 
@@ -153,7 +188,9 @@ def test_a_coroutine_is_ended_when_its_lease_is_lost(live_queue: Queue, heard: H
     live_queue.add(b"", id="a")
     with working(live_queue, handle, lease=NEVER, hooks=[heard]):
         heard.wait_for("started")
-        live_queue.fail_worker(live_queue.workers()[0])
+        wait_until(live_queue.workers, "it to be listed")
+        [worker] = live_queue.workers()
+        live_queue.fail_worker(worker)
         assert ended.wait(DEADLINE)
         wait_until(lambda: is_done(live_queue), "somebody to do it")
         heard.wait_for("done")

@@ -177,11 +177,10 @@ def test_it_ends_with_a_signal_and_says_whether_all_was_finished(
 
 
 ERRORS: dict[str, tuple[list[str], int, str]] = {
-    "no target": ([], 2, "Missing argument 'MODULE:NAME'"),
-    "no name": (["jobs"], 2, "should look like myapp.jobs:worker"),
-    "no module": ([":worker"], 2, "should look like myapp.jobs:worker"),
-    "an empty name": (["jobs:"], 2, "should look like myapp.jobs:worker"),
-    "a relative module": ([".jobs:worker"], 2, "should look like myapp.jobs:worker"),
+    "no target": ([], 2, "Missing argument 'MODULE[:NAME]...'"),
+    "no module": ([":worker"], 2, "should look like myapp.jobs, or myapp.jobs:worker"),
+    "an empty name": (["jobs:"], 2, "should look like myapp.jobs, or myapp.jobs:worker"),
+    "a relative module": ([".jobs:worker"], 2, "should look like myapp.jobs, or myapp.jobs:worker"),
     "a module that is not there": (["nojobs:worker"], 2, "there is no module 'nojobs'"),
     "a module of one that is none": (["jobs.more:worker"], 2, "there is no module 'jobs.more'"),
     "a name that is not there": (["jobs:nobody"], 2, "'jobs' has no 'nobody'"),
@@ -198,8 +197,16 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
         2,
         "jobs:send is a handler of a queue: name that",
     ),
-    "a worker with a queue": (["-q", "x", "jobs:worker"], 2, "is a worker and says itself"),
-    "a worker with a grace": (["--grace", "0", "jobs:worker"], 2, "is a worker and says itself"),
+    "a worker with a queue": (
+        ["-q", "x", "jobs:worker"],
+        2,
+        "jobs:worker is a Worker, which has its options from where it is made",
+    ),
+    "a worker with a grace": (
+        ["--grace", "0", "jobs:worker"],
+        2,
+        "set --grace there, or name its queue instead",
+    ),
     "a bad number": (["-q", "x", "--lease", "long", "jobs:function"], 2, "is no duration"),
     "a bad concurrency": (
         ["-q", "x", "--concurrency", "many", "jobs:function"],

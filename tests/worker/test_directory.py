@@ -7,7 +7,7 @@ import platform
 
 import pytest
 
-from holdfast import Queue, RunningJob, Worker, WorkerInfo
+from holdfast import NewJob, Queue, RunningJob, Server, Worker, WorkerInfo
 from holdfast.worker.reporting import fitting
 from support import wait_until
 from worker.support import Gate, Heard, at_work, is_done, worker_of, working
@@ -41,11 +41,42 @@ def test_a_worker_is_in_the_directory_while_it_works(live_queue: Queue) -> None:
             "host": platform.node(),
             "pid": os.getpid(),
             "queues": [live_queue.name],
+            "executor": "thread",
             "handlers": ["fetch", "send"],
+            "unnamed": True,
             "concurrency": 7,
             "running": [],
         }
     wait_until(lambda: not alive(live_queue), "it to be gone")
+
+
+def test_the_directory_of_a_queue_names_the_handlers_for_it(live_queue: Queue) -> None:
+    other = Queue(live_queue.name + "2", live_queue.server)
+    worker = Worker([live_queue, other])
+    worker.handler("everywhere")(lambda job: None)
+    worker.handler(queue=live_queue.name)(lambda job: None)
+
+    @worker.handler("coroutine", queue=other.name)
+    async def coroutine(job: RunningJob) -> None: ...
+
+    with at_work(worker):
+        wait_until(lambda: alive(live_queue) and alive(other), "it to be in both")
+        here, there = alive(live_queue)[0].about, alive(other)[0].about
+    assert (here["handlers"], here["unnamed"]) == (["everywhere"], True)
+    assert (there["handlers"], there["unnamed"]) == (["coroutine", "everywhere"], False)
+    assert (here.get("coroutines"), there.get("coroutines")) == (None, ["coroutine"])
+    other.delete()
+
+
+def test_a_job_that_nobody_takes_is_explained(live_queue: Queue) -> None:
+    live_queue.add(b"", id="a", delay=600)
+    live_queue.add(b"", id="b", delay=600, handler="send", timeout=5)
+    worker = Worker(live_queue)
+    worker.handler("send")(lambda job: None)
+    with at_work(worker):
+        wait_until(lambda: alive(live_queue), "it to be there")
+        assert "takes jobs that name no handler" in live_queue.explain("a")
+        assert "ends no run" in live_queue.explain("b")
 
 
 def test_what_runs_is_in_the_directory_with_its_progress(live_queue: Queue, gate: Gate) -> None:
@@ -138,3 +169,49 @@ def test_what_is_told_is_cut_down_to_what_fits() -> None:
     assert fitting({"queues": ["q" * 500] * 10}) == {"queues": ["q" * 500] * 5}
     assert fitting({"queues": ["q"]}) == {"queues": ["q"]}
     assert fitting({"handlers": ["h" * 500] * 10}) == {"handlers": None}
+
+
+def test_the_directory_knows_queues_that_are_taken_up_and_dropped(
+    live_queue: Queue, server: Server
+) -> None:
+    other = Queue(f"{live_queue.name} too", server)
+
+    @other.handler
+    def late() -> None: ...
+
+    def told(queue: Queue) -> list[list[list[str]]]:
+        return [[info.about["queues"], info.about["handlers"]] for info in alive(queue)]
+
+    both = [live_queue.name, other.name]
+    worker = Worker(live_queue)
+    worker.handler("send")(lambda job: None)
+    with at_work(worker):
+        worker.take_up(other)
+        wait_until(lambda: told(live_queue) == [[both, ["send"]]], "both queues")
+        wait_until(lambda: told(other) == [[both, ["late", "send"]]], "both queues and the handler")
+        worker.drop(live_queue.name)
+        wait_until(lambda: told(other) == [[[other.name], ["late", "send"]]], "one to be dropped")
+    other.delete()
+
+
+def test_what_has_ended_since_it_was_told_does_not_run_in_the_directory(queue: Queue) -> None:
+    queue.add_many([NewJob(b"", id=id) for id in "abcd"])
+    leases = queue.lease_many(4, 60)
+    told = [{"id": id, "seconds": 0.5} for id in "abcd"]
+    queue.register(running=told)
+    assert queue.workers()[0].about["running"] == told
+    queue.complete(leases[0])
+    queue.retry(leases[1], error="why")
+    [info] = queue.workers()
+    assert info.about["running"] == told[2:]
+    queue.fail_worker(queue.holder)
+    queue.lease_many(2, 60)  # Another token of the same holder, of whom nothing is told yet.
+    queue.register(running=told[2:])
+    assert len(queue.workers()[0].about["running"]) == 2
+
+
+@pytest.mark.parametrize("running", [None, "abc", 7, [], [7, {"id": 7}, {}, "a"], {"id": "a"}])
+def test_a_worker_may_say_anything_about_what_runs(queue: Queue, running: object) -> None:
+    queue.register(running=running)
+    [info] = queue.workers()
+    assert info.about["running"] == running

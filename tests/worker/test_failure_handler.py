@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import os
+from typing import Any
+
 import pytest
 
 from conftest import Clock
-from holdfast import Fail, Queue, Release, RunningJob, Worker
+from holdfast import Fail, Failure, InvalidArgument, Queue, Release, Retry, RunningJob, Worker
+from holdfast.testing import run_until_empty
 from worker.support import Heard, Kind, as_handler, both_kinds, shown
 
 
@@ -125,6 +131,41 @@ def test_one_that_gives_a_job_back_leaves_it_failed(queue: Queue, clock: Clock) 
     assert (job.state, job.at) == ("failed", clock.ms / 1000 + 60)
 
 
+@both_kinds
+@pytest.mark.parametrize(
+    "back",
+    [Release(), Release(after=0), Retry(after=0)],
+    ids=["release", "release after 0 s", "retry after 0 s"],
+)
+def test_one_that_gives_a_job_back_at_once_is_asked_again_before_the_worker_ends(
+    queue: Queue, kind: Kind, back: Exception
+) -> None:
+    seen: list[str] = []
+
+    def on_failure(job: RunningJob) -> None:
+        seen.append(job.id)
+        if len(seen) < 5:
+            raise back
+
+    queue.add(b"", id="a")
+    run(worker_with(queue, kind, on_failure))
+    assert seen == ["a"] * 5
+    assert queue.show("a") is None
+
+
+@both_kinds
+def test_all_that_failed_is_dealt_with_before_the_worker_ends_however_few_places_it_has(
+    queue: Queue, kind: Kind
+) -> None:
+    queue.add_many([b""] * 30)
+    for lease in queue.lease_many(30, 60):
+        queue.fail(lease, error="no")
+    seen: list[str] = []
+    run(worker_with(queue, kind, lambda job: seen.append(job.id), concurrency=1))
+    assert len(seen) == 30
+    assert queue.counts().failed == 0
+
+
 def test_one_that_fails_a_job_leaves_it_to_somebody_else(queue: Queue, clock: Clock) -> None:
     seen: list[str] = []
 
@@ -203,3 +244,172 @@ def test_a_failed_part_is_given_to_it_and_its_request_ends(queue: Queue, kind: K
     seen: list[str | None] = []
     run(worker_with(queue, kind, lambda job: seen.append(job.request)))
     assert seen == ["r"]
+
+
+# ------------------------------------------------------------------------ its options
+
+
+def failing_worker(queue: Queue, **options: Any) -> Worker:
+    """Return a worker whose failure handler never manages."""
+    worker = Worker(queue)
+    worker.handler(fail)
+
+    @worker.failure_handler(**options)
+    def on_failure(job: RunningJob) -> None:
+        raise OSError("nobody to tell")
+
+    return worker
+
+
+def asked(queue: Queue, clock: Clock, worker: Worker, times: int) -> list[float]:
+    """Let it be asked so often; return how long it waits after each time."""
+    waits = []
+    for _ in range(times):
+        run_until_empty(worker, raising=False)
+        at = shown(queue).at
+        assert at is not None
+        waits.append(at - clock.ms / 1000)
+        if at < math.inf:
+            clock.advance(at - clock.ms / 1000)
+    return waits
+
+
+def test_it_may_go_on_for_days(queue: Queue, clock: Clock) -> None:
+    queue.add(b"", id="a")
+    worker = failing_worker(queue, max_failures=None, min_backoff=60, max_backoff=3600)
+    waits = asked(queue, clock, worker, 120)
+    assert 60 <= waits[0] <= 75
+    assert 120 <= waits[1] <= 150
+    assert all(2880 <= wait <= 3600 for wait in waits[7:])
+    assert sum(waits) > 3 * 86_400
+    assert shown(queue).error == "no such address"
+
+
+def test_it_gives_up_after_as_many_failures_as_it_says(queue: Queue, clock: Clock) -> None:
+    queue.add(b"", id="a")
+    worker = failing_worker(queue, max_failures=2, min_backoff=1)
+    waits = asked(queue, clock, worker, 4)
+    assert [wait < math.inf for wait in waits] == [True, True, False, False]
+    assert shown(queue).facts.handlings == 3
+    assert queue.revive("a")
+    assert shown(queue).facts.max_handlings == 100
+
+
+def test_what_it_said_holds_also_when_its_worker_dies(queue: Queue, clock: Clock) -> None:
+    queue.add(b"", id="a")
+    asked(queue, clock, failing_worker(queue, max_failures=None), 101)
+    for _ in range(3):
+        assert queue.lease(1, failed=True)
+        clock.advance(2)
+        queue.tidy(force=True)
+        at = shown(queue).at
+        assert at is not None
+        assert at < math.inf
+        clock.advance(1000)
+
+
+def test_it_may_say_just_when_it_is_asked_again(queue: Queue, clock: Clock) -> None:
+    def on_failure(job: RunningJob) -> None:
+        raise Retry("not now", after=86_400)
+
+    queue.add(b"", id="a")
+    worker = Worker(queue)
+    worker.handler(fail)
+    worker.failure_handler(on_failure, max_backoff=1)
+    run(worker)
+    assert shown(queue).at == clock.ms / 1000 + 86_400
+
+
+def test_one_that_takes_too_long_is_cancelled_and_asked_again(queue: Queue, clock: Clock) -> None:
+    worker = Worker(queue, executor="async")
+    worker.handler(as_handler("coroutine", fail))
+
+    @worker.failure_handler(timeout=0.05, min_backoff=100, max_failures=0)
+    async def on_failure(job: RunningJob) -> None:
+        await asyncio.Event().wait()
+
+    queue.add(b"", id="a")
+    run(worker)
+    job = shown(queue)
+    assert (job.state, job.at, job.facts.handlings) == ("failed", math.inf, 1)
+    queue.revive("a")
+    worker = Worker(queue, executor="async")
+    worker.handler(as_handler("coroutine", fail))
+    worker.failure_handler(on_failure, timeout=0.05, min_backoff=100)
+    run(worker)
+    at = shown(queue).at
+    assert at is not None
+    assert 100 <= at - clock.ms / 1000 <= 125
+
+
+def test_one_that_kills_its_process_is_asked_again_as_it_says(queue: Queue, clock: Clock) -> None:
+    worker = Worker(queue, executor="process", concurrency=1)
+    worker.handler(fail)
+
+    @worker.failure_handler(min_backoff=100, timeout=60)
+    def on_failure(job: RunningJob) -> None:
+        os.abort()
+
+    queue.add(b"", id="a")
+    run(worker)
+    job = shown(queue)
+    assert (job.state, job.facts.handlings, job.lapses) == ("failed", 1, 0)
+    assert job.at is not None
+    assert 100 <= job.at - clock.ms / 1000 <= 125
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_failures": -1}, "max_failures"),
+        ({"max_failures": 1.5}, "max_failures"),
+        ({"min_backoff": -1}, "min_backoff"),
+        ({"max_backoff": "1h"}, "max_backoff"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": 5}, "runs in a thread"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    queue: Queue, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        Worker(queue).failure_handler(fail, **options)
+
+
+class PaymentError(Exception):
+    def __init__(self) -> None:
+        super().__init__("declined")
+        self.code = 402
+
+
+def raise_it(job: RunningJob) -> None:
+    raise PaymentError
+
+
+DECLINED = Failure(f"{__name__}.PaymentError", "declined", {"code": 402})
+
+
+@both_kinds
+def test_it_is_given_what_was_raised_as_values(queue: Queue, kind: Kind) -> None:
+    seen: list[Failure | None] = []
+    worker = Worker(queue)
+    worker.handler(as_handler(kind, raise_it))
+    worker.failure_handler(as_handler(kind, lambda job: seen.append(job.failure)))
+    queue.add(b"", max_failures=0)
+    run(worker)
+    assert seen == [DECLINED]
+
+
+def test_what_was_raised_in_a_process_comes_as_values_too(queue: Queue) -> None:
+    worker = Worker(queue, executor="process", concurrency=1)
+    worker.handler(raise_it)
+
+    @worker.failure_handler
+    def on_failure(job: RunningJob) -> None:
+        if job.failure != DECLINED:
+            raise AssertionError(job.failure)
+
+    queue.add(b"", id="a", max_failures=0, result_for=60)
+    run(worker)
+    job = shown(queue)
+    assert (job.state, job.failure) == ("ended", DECLINED)

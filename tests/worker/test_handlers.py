@@ -12,6 +12,7 @@ import pytest
 from conftest import Clock
 from holdfast import InvalidArgument, Queue, RunningJob, Worker
 from holdfast.worker.pace import unknown_after
+from holdfast.worker.unknown import MOST_NAMES, Unknown
 from worker.support import Heard, shown
 
 Called = list[tuple[str, str]]
@@ -215,6 +216,55 @@ def test_a_job_without_a_name_may_have_no_handler_too(
         run(worker)
     assert "a: no handler for jobs without a name here" in caplog.text
     assert shown(queue).state == "delayed"
+
+
+def lines_about_handlers(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "no handler for" in line]
+
+
+def test_a_handler_that_many_jobs_miss_is_logged_once(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The hooks are told of each."""
+    heard = Heard()
+    queue.add_many([b""] * 500, handler="elsewhere")
+    queue.add_many([b""] * 500, handler="nowhere")
+    worker = Worker(queue, hooks=[heard])
+    worker.handler(lambda job: None)
+    run(worker)
+    assert len(heard.ids("unknown")) == 1000
+    assert sorted(line.partition(": ")[2] for line in lines_about_handlers(caplog)) == [
+        "no handler for 'elsewhere' here; given back for 30 s",
+        "no handler for 'nowhere' here; given back for 30 s",
+    ]
+
+
+def test_a_missing_handler_is_logged_again_with_how_many_jobs_missed_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("holdfast.worker.unknown.time.monotonic", lambda: now)
+    unknown = Unknown()
+    for n in range(10):
+        unknown.tell("q", "send", str(n), 30)
+    now += 60
+    unknown.tell("q", "send", "later", 60)
+    first, second = lines_about_handlers(caplog)
+    assert first == "0: no handler for 'send' here; given back for 30 s"
+    assert second.startswith("later: no handler for 'send' here; given back for 60 s, ")
+    assert second.endswith("as were 9 more jobs since the last such line")
+
+
+def test_names_that_somebody_makes_up_fill_neither_the_log_nor_the_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unknown = Unknown()
+    for n in range(5000):
+        unknown.tell("q", f"{n} " + "x" * 500, "a", 30)
+    assert len(lines_about_handlers(caplog)) == MOST_NAMES + 1
+    assert len(unknown._seen) == MOST_NAMES + 1
+    assert "and many other names" in lines_about_handlers(caplog)[-1]
+    assert max(map(len, caplog.messages)) < 300
 
 
 def test_jobs_for_somebody_else_take_no_places(queue: Queue) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 
 import pytest
 
@@ -156,3 +157,33 @@ def test_a_run_that_does_not_count_is_told_as_lost(
         heard.wait_for("lost")
     assert heard.of() == ["started", "lost"]
     assert "a: cancelled or taken back; how this run ended does not count" in caplog.text
+
+
+# ------------------------------------------------------------------ one line per job
+
+
+def test_each_completed_job_has_a_line_in_the_log(
+    live_queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    def send(job: RunningJob) -> None: ...
+
+    ids = ["a", "b", "c\nforged"]
+    for id in ids:
+        live_queue.add(b"", id=id)
+    with caplog.at_level(logging.INFO, logger="holdfast.worker"):
+        assert work_off(live_queue, send)
+    lines = [record for record in caplog.records if record.name == "holdfast.worker"]
+    assert {record.levelno for record in lines} == {logging.INFO}
+    pattern = r"(.*): .*send completed in \d+\.\d{3} s"
+    found = [re.fullmatch(pattern, record.getMessage()) for record in lines]
+    assert sorted(match[1] for match in found if match) == ["a", "b", r"c\nforged"]
+
+
+def test_the_line_per_job_can_be_switched_off(
+    live_queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="holdfast")
+    caplog.set_level(logging.WARNING, logger="holdfast.worker")
+    live_queue.add(b"", id="a")
+    assert work_off(live_queue, lambda job: None)
+    assert not [record for record in caplog.records if record.name == "holdfast.worker"]

@@ -13,6 +13,7 @@ from holdfast import (
     CodecError,
     Fail,
     InvalidArgument,
+    JobCancelled,
     LeaseLost,
     NewJob,
     Queue,
@@ -359,7 +360,7 @@ def test_a_handler_whose_job_was_cancelled_is_told(live_queue: Queue, kind: Kind
 
     def handle(job: RunningJob) -> None:
         live_queue.cancel("a")
-        with pytest.raises(LeaseLost, match="somebody cancelled the job") as raised:
+        with pytest.raises(JobCancelled, match="somebody cancelled the job") as raised:
             RunningJob.extend(job)
         seen.append(str(raised.value))
 

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import pytest
 
 from conftest import Clock
-from holdfast import Facts, Fail, Job, Queue, Release, Retry, RunningJob
+from holdfast import Facts, Fail, Failure, Job, Queue, Release, Retry, RunningJob
+from holdfast.job import read_failure
 from holdfast.worker.outcomes import COMPLETED, Answer, answer_to, lapsed, spends
 from worker.support import Heard, Kind, as_handler, both_kinds, shown, work_off
 
@@ -373,10 +374,68 @@ def test_what_a_handler_says_on_purpose_is_logged_without_a_traceback(
     assert not record.exc_info
 
 
-def test_what_goes_well_is_not_logged(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
+def test_of_what_goes_well_nothing_but_its_line_is_logged(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "holdfast.worker"):
         run_one(queue, "plain", lambda job: None)
-    assert about_jobs(caplog) == []
+    assert [record.name for record in about_jobs(caplog)] == ["holdfast.worker"]
+
+
+class BusyError(Exception):
+    """Somebody else's exception, which says when to come back."""
+
+    def __init__(self, **attributes: object) -> None:
+        super().__init__("busy")
+        vars(self).update(attributes)
+
+
+@both_kinds
+def test_an_exception_that_says_when_is_tried_again_just_then(
+    queue: Queue, clock: Clock, kind: Kind
+) -> None:
+    now = clock.ms / 1000
+    for attributes, at in (
+        ({"retry_at": now + 3600}, now + 3600),
+        ({"retry_at": datetime.fromtimestamp(now + 7200, UTC)}, now + 7200),
+        ({"retry_after": 0.5}, now + 0.5),
+    ):
+        job = after(queue, kind, raising(BusyError(**attributes)))
+        assert (job.state, job.failures, job.at) == ("delayed", 1, at)
+        queue.cancel("a")
+
+
+@both_kinds
+def test_an_exception_that_makes_no_sense_of_when_is_tried_again_as_any(
+    queue: Queue, clock: Clock, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = after(queue, kind, raising(BusyError(retry_at="soon")), min_backoff=60)
+    assert job.failures == 1
+    assert job.at is not None
+    assert 60 <= job.at - clock.ms / 1000 <= 75
+    assert "retry_at of" in caplog.text
+
+
+@both_kinds
+def test_the_next_run_is_told_what_the_last_one_raised(queue: Queue, kind: Kind) -> None:
+    seen: list[Failure | None] = []
+
+    def handle(job: RunningJob) -> None:
+        seen.append(job.failure)
+        if len(seen) == 1:
+            raise BusyError(retry_after=0, code=503)
+
+    run_one(queue, kind, handle)
+    assert seen == [None, Failure(f"{__name__}.BusyError", "busy", {"retry_after": 0, "code": 503})]
+
+
+@both_kinds
+@pytest.mark.parametrize("error", [Fail("gave up"), Fail()], ids=repr)
+def test_what_is_raised_from_something_has_its_values(
+    queue: Queue, kind: Kind, error: Fail
+) -> None:
+    job = after(queue, kind, raising(error, BusyError(code=503)))
+    assert job.failure == Failure(f"{__name__}.BusyError", "busy", {"code": 503})
 
 
 # ------------------------------------------------------------------------ pure
@@ -397,10 +456,17 @@ def test_what_is_said_is_answered_so() -> None:
     facts = Facts()
     assert answer_to(Release(after=2), facts) == Answer("release", after_ms=2000)
     assert answer_to(Release(), facts) == Answer("release")
-    assert answer_to(Fail("no"), facts) == Answer("fail", reason=b"no")
-    assert answer_to(Retry("no", after=2), facts) == Answer("retry", due=b"+2000", reason=b"no")
-    assert answer_to(Retry("no", at=2), facts) == Answer("retry", due=b"2000", reason=b"no")
-    assert answer_to(Retry("no", after=0), facts) == Answer("retry", due=b"+0", reason=b"no")
+    for error, way, due in (
+        (Fail("no"), "fail", b""),
+        (Retry("no", after=2), "retry", b"+2000"),
+        (Retry("no", at=2), "retry", b"2000"),
+        (Retry("no", after=0), "retry", b"+0"),
+    ):
+        answer = answer_to(error, facts)
+        assert (answer.way, answer.due, answer.reason) == (way, due, b"no")
+        assert read_failure(answer.raised.decode(), "no") == Failure(
+            f"holdfast.{type(error).__name__}", "no"
+        )
     assert lapsed("too late") == Answer("lapse", reason=b"too late")
 
 

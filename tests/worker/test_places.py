@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.worker.places import Places, Share
+from holdfast.worker.places import FIRST_WORD_SECONDS, Places, Share
 
 
 class Roused:
@@ -17,11 +18,17 @@ class Roused:
         self.times: Counter[str] = Counter()
 
     def join(self, places: Places, name: str, weight: int = 1) -> Share:
-        return places.join(weight, lambda: self.times.update([name]))
+        share = places.join(weight, lambda: self.times.update([name]))
+        share.has_spoken = True
+        return share
 
 
 def shares(places: Places, *weights: int) -> list[Share]:
-    return [places.join(weight, lambda: None) for weight in weights]
+    """Let some join, whose servers have answered."""
+    joined = [places.join(weight, lambda: None) for weight in weights]
+    for share in joined:
+        share.has_spoken = True
+    return joined
 
 
 def test_the_only_one_who_is_hungry_gets_all() -> None:
@@ -214,6 +221,77 @@ def test_those_who_got_something_are_roused_and_nobody_else() -> None:
     a.free(2)
     assert roused.times == {"a": 1, "b": 1}
     assert b.take() == 2
+
+
+# ------------------------------------------------------------------ the first word
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_nothing_is_given_before_all_have_said_whether_they_have_work(strict: bool) -> None:
+    places = Places(12, strict=strict)
+    a, b, c = (places.join(weight, lambda: None) for weight in (3, 2, 1))
+    c.hunger()
+    assert c.given == 0
+    b.hunger()
+    assert (b.given, c.given) == (0, 0)
+    a.hunger()
+    assert [share.take() for share in (a, b, c)] == ([12, 0, 0] if strict else [6, 4, 2])
+
+
+def test_who_does_not_answer_is_not_waited_for_long() -> None:
+    places = Places(4, strict=True)
+    _lost, b = (places.join(1, lambda: None) for _ in range(2))
+    b.hunger()
+    places.lend()
+    assert b.given == 0
+    b.waits_until -= FIRST_WORD_SECONDS
+    places.lend()
+    assert b.take() == 4
+
+
+def test_who_leaves_is_not_waited_for() -> None:
+    places = Places(4, strict=True)
+    a, b = (places.join(1, lambda: None) for _ in range(2))
+    b.hunger()
+    a.leave()
+    assert b.take() == 4
+
+
+def test_who_comes_back_waits_for_others_that_were_lost_too() -> None:
+    """Those that were never lost go on meanwhile."""
+    places = Places(0, strict=True)
+    a, b, c = shares(places, 1, 1, 1)
+    for share in (a, b):
+        share.rest()
+    b.hunger()
+    c.hunger()
+    places.add(2)
+    assert (b.take(), c.take()) == (0, 2)
+    a.hunger()
+    places.add(2)
+    assert (a.take(), b.take(), c.take()) == (2, 0, 0)
+
+
+def test_who_comes_back_makes_others_that_were_lost_try_again() -> None:
+    places, roused = Places(2, strict=False), Roused()
+    a, b = roused.join(places, "a"), roused.join(places, "b")
+    a.rest()
+    b.rest()
+    b.hunger()
+    assert roused.times == {"a": 1}
+    a.hunger()
+    assert roused.times == {"a": 2, "b": 1}
+
+
+def test_who_joins_waits_for_nobody_that_has_spoken() -> None:
+    places = Places(2, strict=False)
+    [a] = shares(places, 1)
+    b = places.join(1, lambda: None)
+    a.hunger()
+    assert a.given == 2
+    b.hunger()
+    places.add(2)
+    assert b.given == 1
 
 
 @settings(max_examples=200, deadline=None)

@@ -7,16 +7,13 @@ import math
 import os
 import resource
 import signal
-import socket
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from engine_support import own_server
@@ -24,6 +21,7 @@ from holdfast import (
     Fail,
     HoldfastError,
     InvalidArgument,
+    JobCancelled,
     JobOptions,
     LeaseLost,
     NewJob,
@@ -31,12 +29,14 @@ from holdfast import (
     Release,
     Retry,
     RunningJob,
+    ServerUnavailable,
     Worker,
     WrongState,
 )
-from holdfast.worker import watched
+from holdfast.worker import child, frames, watched
 from holdfast.worker.nursery import Nursery
 from support import DEADLINE, TestServer, wait_until
+from worker.families import Pids, is_alive, start_family
 from worker.support import (
     Heard,
     at_work,
@@ -55,51 +55,6 @@ NEVER = 2 * DEADLINE
 @pytest.fixture
 def heard() -> Heard:
     return Heard()
-
-
-class Pids:
-    """A file in which handlers note the processes that they are and that they start."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        path.touch()
-
-    def note(self, pid: int | None = None) -> None:
-        with self._path.open("a") as file:
-            file.write(f"{os.getpid() if pid is None else pid}\n")
-
-    def all(self) -> list[int]:
-        return [int(line) for line in self._path.read_text().split()]
-
-    def wait(self, count: int) -> list[int]:
-        wait_until(lambda: len(self.all()) >= count, f"{count} processes")
-        return self.all()
-
-    def wait_for_end(self) -> None:
-        wait_until(lambda: not any(map(is_alive, self.all())), "all processes to be gone")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-@pytest.fixture
-def pids(tmp_path: Path) -> Iterator[Pids]:
-    pids = Pids(tmp_path / "pids")
-    yield pids
-    for pid in filter(is_alive, pids.all()):
-        os.kill(pid, signal.SIGKILL)
-
-
-def start_family(pids: Pids) -> None:
-    """Start a child, a daemon in a session of its own, and one whose parent is gone."""
-    command = "echo $$ >> $0; exec sleep 1000"
-    for shell in (command, f"setsid sh -c '{command}' $0 &", f"(setsid sh -c '{command}' $0 &) &"):
-        subprocess.Popen(["sh", "-c", shell, str(pids._path)], stdin=subprocess.DEVNULL)
-    pids.wait(4)
 
 
 # ------------------------------------------------------------ what handlers may say
@@ -753,23 +708,16 @@ def test_who_closes_all_descriptors_is_settled_as_it_answered(
 
 
 @pytest.mark.parametrize(
-    "said", [b"\xff" * 64, b"\x05\0\0\0hello", b"\x00\x00\x00\x10 and then nothing"]
+    ("answer", "expected"),
+    [
+        (frames.Extended("why"), LeaseLost),
+        (frames.Extended("why", cancelled=True), JobCancelled),
+        (frames.Extended("why", unavailable=True), ServerUnavailable),
+    ],
 )
-def test_who_writes_into_the_connection_is_ended(
-    live_queue: Queue, heard: Heard, said: bytes
+def test_a_child_is_told_why_its_lease_was_not_extended(
+    answer: frames.Extended, expected: type[Exception]
 ) -> None:
-    def handle(job: RunningJob) -> None:
-        for number in range(900, 910):
-            try:
-                socket.socket(fileno=os.dup(number)).sendall(said)
-            except OSError:
-                continue
-        time.sleep(NEVER)
-
-    live_queue.add(b"", id="a", max_lapses=0, timeout=1)
-    with working(live_queue, handle, executor="process", hooks=[heard]):
-        heard.wait_for("failed")
-    assert shown(live_queue).error in (
-        "it broke the connection to the worker",
-        "timeout: it ran for 1 s",
-    )
+    error = child._refusal(answer)
+    assert type(error) is expected
+    assert str(error) == "why"

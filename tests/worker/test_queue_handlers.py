@@ -10,11 +10,13 @@ import pytest
 import holdfast
 from conftest import Clock
 from holdfast import AsyncQueue, Fail, InvalidArgument, Queue, RunningJob, Worker, WrongState
+from holdfast.testing import run_until_empty
 from support import TestServer
 from worker.support import at_work, shown
 
 if TYPE_CHECKING:
     from holdfast import AsyncRunningJob
+    from holdfast.worker.handlers import ExecutorKind
 
 
 def work_off(queue: Queue | AsyncQueue) -> None:
@@ -199,3 +201,48 @@ def test_the_handlers_of_a_queue_run_in_processes_too(queue: Queue) -> None:
     id, given, pid = where.result("a")
     assert (id, given) == ("a", "ü")
     assert pid != os.getpid()
+
+
+# ----------------------------------------------------------------------- timeouts
+
+
+def test_a_timeout_that_a_thread_would_not_heed_is_refused_at_the_start(queue: Queue) -> None:
+    @queue.handler(timeout=5)
+    def send(to: str) -> None: ...
+
+    worker = Worker(queue)
+    for start in (worker.start, worker.run):
+        with pytest.raises(InvalidArgument) as refused:
+            start()
+        for word in ("'send'", queue.name, 'executor="process"', "async def", "job.cancelled"):
+            assert word in str(refused.value) or repr(word)[1:-1] in str(refused.value)
+    worker = Worker([Queue(f"{queue.name}2", queue.server)])
+    worker.handler(print)
+    with at_work(worker), pytest.raises(InvalidArgument, match="'send'"):
+        worker.take_up(queue)
+
+
+@pytest.mark.parametrize("executor", ["thread", "process", "async"])
+def test_a_timeout_is_taken_where_a_run_can_be_ended(queue: Queue, executor: ExecutorKind) -> None:
+    if executor == "process":
+
+        @queue.handler(timeout=60)
+        def send(to: str) -> None: ...
+    else:
+
+        @queue.handler(timeout=60)
+        async def send(to: str) -> None: ...
+
+    queue.add({"to": "ann"}, handler="send", timeout=60)
+    assert Worker(queue, executor=executor).run(until_empty=True)
+    assert len(queue) == 0
+
+
+def test_a_handler_with_a_timeout_can_be_tested(queue: Queue) -> None:
+    """Where nothing but the test runs, nobody waits for it."""
+
+    @queue.handler(timeout=5)
+    def send(to: str) -> None: ...
+
+    send.add("ann")
+    assert len(run_until_empty(queue)) == 1

@@ -12,6 +12,8 @@ import pytest
 from engine_support import own_server
 from holdfast import Queue, RunningJob, Worker
 from holdfast.worker.control import Control
+from proxy import Kind as StepKind
+from proxy import Proxy, Step
 from support import DEADLINE, wait_until
 from worker.support import (
     Gate,
@@ -136,6 +138,36 @@ def test_what_comes_in_goes_first_in_strict_order(queues: list[Queue], gate: Gat
         gate.open.set()
         wait_until(lambda: is_done(urgent) and is_done(bulk), "all")
     assert order == ["first", "urgent", "second", "third"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_queue_that_is_answered_late_at_the_start_loses_nothing_of_its_order_or_weight(
+    queues: list[Queue],
+    proxy: Proxy,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    strict: bool,
+) -> None:
+    monkeypatch.setattr("holdfast.worker.places.FIRST_WORD_SECONDS", 2 * DEADLINE)
+    monkeypatch.setattr("holdfast.worker.worker.greet", lambda queues: None)
+    _, second, first = queues
+    answer = threading.Event()
+    proxy.plan([Step(StepKind.PASS, after=lambda: answer.wait(DEADLINE))])
+    late = Queue(first.name, proxy.url)
+    for queue in (first, second):
+        queue.add_many([b""] * 10)
+    weights = {late: 3, second: 1}
+    with working(weights, gate, strict=strict, concurrency=4, ahead=0) as worker:
+        early = control_of(worker, second.name)
+        wait_until(lambda: early._share.hungry and early._waiter._sleeps, "it to wait")
+        assert gate.jobs == []
+        answer.set()
+        gate.wait(4)
+        runs = Counter(job.queue for job in gate.jobs)
+        gate.open.set()
+        wait_until(lambda: is_done(first) and is_done(second), "all")
+    assert runs == ({first.name: 4} if strict else {first.name: 3, second.name: 1})
+    late.close()
 
 
 # ------------------------------------------------------------- drop and take up

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Queue
+from holdfast import Queue, RunningJob, Worker
 from support import DEADLINE, TestServer, wait_until
-from worker.support import Heard, is_done, program, shown, work_off, working
+from worker.support import Gate, Heard, at_work, is_done, program, shown, work_off, working
 
 WORKER = """
     import logging, sys, time
@@ -44,6 +45,12 @@ WORKER = """
             await asyncio.sleep(0.005)
         print("finished", job.id)
 
+    @worker.handler("blocking")
+    async def block(job):
+        print("begun", job.id)
+        while not Path("go on").exists():
+            time.sleep(0.005)
+
     clean = worker.run()
     print("clean" if clean else "not clean")
     sys.exit(0 if clean else 1)
@@ -71,12 +78,12 @@ class Running:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def hears(self, text: str) -> None:
-        """Wait for a line in its log that has this text."""
+    def hears(self, text: str) -> str:
+        """Wait for a line in its log that has this text, and return it."""
         assert self._process.stderr
         for written in self._process.stderr:
             if text in written:
-                return
+                return written
         raise AssertionError(f"it ended without {text!r}")
 
     def ends(self) -> tuple[int, str, str]:
@@ -164,6 +171,75 @@ def test_sigquit_shows_what_every_thread_does_and_the_worker_goes_on(
         code, _, _ = worker.ends()
     assert code == 0
     assert live_queue.show("a") is None
+
+
+def test_sigquit_names_the_job_that_a_thread_runs(
+    live_queue: Queue, test_server: TestServer, tmp_path: Path
+) -> None:
+    live_queue.add(b"", id="a\nforged")
+    with worker_process(tmp_path, live_queue, test_server) as worker:
+        worker.reads("begun a")
+        worker.send(signal.SIGQUIT)
+        line = worker.hears(r"job 'a\nforged'")
+        found = re.match(
+            r"(Thread 0x[0-9a-f]+): job .* of queue .*, handler handle, for [\d.]+ s", line
+        )
+        assert found
+        assert repr(live_queue.name) in line
+        worker.hears(found[1])  # So its stack is found.
+
+
+def test_sigquit_names_the_job_that_a_coroutine_runs_and_where_it_is(
+    live_queue: Queue, test_server: TestServer, tmp_path: Path
+) -> None:
+    live_queue.add(b"", id="a", handler="coroutine")
+    with worker_process(tmp_path, live_queue, test_server) as worker:
+        worker.reads("begun a")
+        worker.send(signal.SIGQUIT)
+        assert "Coroutine: job 'a'" in worker.hears("handler sleep, for ")
+        assert worker.hears('program.py", line').endswith(" in sleep\n")
+
+
+def test_sigquit_shows_where_a_coroutine_is_that_does_not_await(
+    live_queue: Queue, test_server: TestServer, tmp_path: Path
+) -> None:
+    live_queue.add(b"", id="a", handler="blocking")
+    with worker_process(tmp_path, live_queue, test_server) as worker:
+        worker.reads("begun a")
+        worker.send(signal.SIGQUIT)
+        worker.hears("handler block, for ")
+        assert worker.hears(" line ").endswith(" in block\n")
+
+
+def test_the_job_that_a_process_runs_is_named(live_queue: Queue) -> None:
+    heard = Heard()
+    live_queue.add(b"", id="a")
+
+    def handle(job: RunningJob) -> None:
+        wait_until(lambda: job.cancelled, "it to be told")
+
+    with working(live_queue, handle, executor="process", concurrency=1, hooks=[heard]) as worker:
+        heard.wait_for("started")
+        [line] = worker._show_running()
+        assert re.match(r"Process \d+: job 'a' of queue .*handle, for [\d.]+ s$", line)
+        live_queue.cancel("a")
+        wait_until(lambda: is_done(live_queue), "it to end")
+        wait_until(lambda: not worker._show_running(), "nothing to run")
+
+
+def test_of_a_big_batch_some_jobs_are_named(live_queue: Queue, gate: Gate) -> None:
+    def handle(jobs: list[RunningJob]) -> None:
+        gate(jobs[0])
+
+    live_queue.add_many([b""] * 50)
+    worker = Worker(live_queue, concurrency=1)
+    worker.handler(batch=50)(handle)
+    with at_work(worker):
+        gate.wait()
+        lines = worker._show_running()
+        gate.open.set()
+    assert len(lines) == 21
+    assert lines[-1].endswith("and 30 more jobs of this batch")
 
 
 def test_the_signals_are_as_before_when_a_worker_has_run(live_queue: Queue) -> None:

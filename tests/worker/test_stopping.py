@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 
-from engine_support import own_server
+from conftest import Clock
+from engine_support import own_server, take
 from holdfast import (
     AsyncRunningJob,
     InvalidArgument,
@@ -19,11 +22,13 @@ from holdfast import (
     NewJob,
     Queue,
     RunningJob,
+    Server,
     ServerRefused,
     Worker,
     WrongState,
 )
 from holdfast.worker.control import Control
+from holdfast.worker.guard import fork
 from holdfast.worker.handlers import Handler
 from holdfast.worker.outcomes import GIVEN_BACK
 from holdfast.worker.running import run
@@ -383,6 +388,78 @@ def test_an_idle_worker_that_is_stopped_while_its_server_is_down_has_left_nothin
         assert worker.stop(0)
 
 
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_an_idle_worker_does_not_use_its_grace_to_wait_for_a_server_that_is_lost(how: str) -> None:
+    with (
+        own_server() as server,
+        Queue("q", Server(server.url, patience=3600)) as queue,
+        Queue("q2", Server(server.url, patience=3600)) as other,
+    ):
+        worker = worker_of([queue, other], lambda job: None, grace=2 * DEADLINE)
+        queue.add(b"")
+        worker.start()
+        wait_until(lambda: is_done(queue), "the job to be done")
+        controls = list(worker._controls.values())
+        if how == "killed":
+            server.kill()
+        else:
+            server.freeze()
+        with in_a_thread(worker.stop) as answers:
+            pass
+        assert answers == [True]
+        if how == "killed":
+            server.start()
+        else:
+            server.thaw()
+        assert all(control.wait(DEADLINE) for control in controls)
+
+
+def test_a_worker_that_holds_a_job_waits_within_its_grace_for_a_server_that_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.worker.control.LEAVE_IDLE_SECONDS", 0.0)
+    gate = Gate()
+    with own_server() as server, Queue("q", Server(server.url, patience=3600)) as queue:
+        queue.add(b"", id="a", result_for=60)
+        worker = worker_of(queue, gate, grace=2 * DEADLINE)
+        worker.start()
+        gate.wait()
+        [job] = worker.running()
+        server.freeze()
+        with in_a_thread(worker.stop) as answers:
+            gate.open.set()
+            wait_until(lambda: job.answer, "the handler to return")
+            wait_until(lambda: not worker.running(), "the run to be over")
+            assert answers == []
+            server.thaw()
+        assert answers == [True]
+        outcome = queue.result("a")
+        assert outcome
+        assert outcome.completed
+
+
+def test_a_job_that_arrives_after_an_idle_worker_was_stopped_is_given_back(clock: Clock) -> None:
+    ran: list[str] = []
+    with (
+        own_server() as server,
+        Queue("q", Server(server.url, patience=3600), clock=clock) as queue,
+    ):
+        worker = worker_of(queue, lambda job: ran.append(job.id), grace=2 * DEADLINE)
+        queue.add(b"", id="a", delay=60)
+        worker.start()
+        [control] = worker._controls.values()
+        asked_at, incarnation = control._asked_at, control.queue.server.incarnation
+        wait_until(lambda: control._asked_at > asked_at and incarnation._idle, "it to find nothing")
+        server.freeze()
+        clock.advance(60)  # The next call leases the job, and is answered after the stop.
+        wait_until(lambda: not incarnation._idle, "it to ask again")
+        assert worker.stop()
+        server.thaw()
+        assert control.wait(DEADLINE)
+        job = shown(queue)
+        assert (ran, job.state, job.lapses) == ([], "ready", 0)
+
+
 def handlers_threads() -> list[str]:
     names = [thread.name for thread in threading.enumerate()]
     return [name for name in names if name.startswith(("holdfast handler", "holdfast loop"))]
@@ -450,3 +527,76 @@ def test_a_worker_without_a_handler_does_not_start(live_queue: Queue) -> None:
         Worker(live_queue).start()
     with pytest.raises(InvalidArgument, match="no handler"):
         Worker(live_queue).run()
+
+
+@pytest.mark.parametrize("failed", [False, True], ids=["a job", "a failed job"])
+def test_workers_until_empty_that_start_now_and_then_take_back_what_another_left(
+    queue: Queue, clock: Clock, failed: bool
+) -> None:
+    ran = list[str]()
+    queue.add(b"", id="left", max_failures=0)
+    if failed:
+        queue.fail(take(queue), error="in vain")
+    assert queue.lease(1, failed=failed)  # The one who has it is gone.
+    for _ in range(4):
+        clock.advance(20)
+        worker = worker_of(queue, lambda job: ran.append(job.id))
+        worker.failure_handler(lambda job: ran.append(job.id))
+        assert worker.run(until_empty=True)
+    assert ran == ["left"]
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_forked_child_that_stops_the_worker_stops_nothing_of_its_parent(
+    live_queue: Queue, tmp_path: Path, executor: Literal["thread", "process"]
+) -> None:
+    def handle(job: RunningJob) -> None:
+        (tmp_path / "begun").touch()
+        wait_until((tmp_path / "go").exists, "the parent")
+
+    live_queue.add(b"", id="a", result_for=60)
+    worker = Worker(live_queue, executor=executor, concurrency=1)
+    worker.handler(handle)
+    with at_work(worker):
+        wait_until((tmp_path / "begun").exists, "the job to run")
+        child = fork()
+        if child == 0:
+            os._exit(0 if worker.stop() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        (tmp_path / "go").touch()
+        wait_until(lambda: bool(live_queue.result("a")), "the job to be done")
+    outcome = live_queue.result("a")
+    assert outcome
+    assert outcome.completed
+
+
+def test_a_worker_that_held_nothing_ends_well_though_its_server_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = Worker(Queue("nobody", Server("redis://127.0.0.1:1", patience=0.1)), grace=0.1)
+    worker.handler(lambda job: None)
+    worker.start()
+    wait_until(lambda: "goes on trying" in caplog.text, "it to find no server")
+    assert worker.stop() is True
+    assert "left to lapse" not in caplog.text
+
+
+def test_a_worker_that_ends_when_all_is_done_empties_a_big_request_that_has_failed(
+    live_queue: Queue,
+) -> None:
+    """One call cancels a thousand parts; those that find nothing to lease are not the end."""
+    ran: list[str] = []
+    with live_queue.request(
+        "r", on_failure="fail_fast", follow_up=NewJob(b"", handler="told")
+    ) as request:
+        request.add_many([b""] * 6000, max_failures=0)
+
+    def handle(job: RunningJob) -> None:
+        ran.append(job.id)
+        raise ZeroDivisionError
+
+    worker = worker_of(live_queue, handle, concurrency=1, ahead=0)
+    worker.handler("told")(lambda job: ran.append(job.id))
+    assert worker.run(until_empty=True)
+    assert request.status().state == "failed"
+    assert ran == ["r/0", "r/end/1"]

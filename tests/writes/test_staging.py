@@ -161,11 +161,18 @@ def test_a_batch_below_the_last_one_is_committed_before(queue: Queue) -> None:
     assert queue.last_batch("stream") == 7
 
 
-def test_a_writer_is_remembered_for_ever(queue: Queue, clock: Clock) -> None:
-    queue.write("w").commit([], writer="stream", batch=7)
-    clock.advance(1000 * DAY)
+def test_a_writer_is_remembered_for_a_hundred_days_after_its_last_commit(
+    queue: Queue, clock: Clock, behind: Behind
+) -> None:
+    for batch in (6, 7):
+        queue.write("w").commit([], writer="stream", batch=batch)
+        clock.advance(100 * 86_400 - 0.001)
+        queue.tidy()
+        assert not queue.write("w").commit([], writer="stream", batch=batch)
+    clock.advance(0.001)
     queue.tidy()
-    assert queue.last_batch("stream") == 7
+    assert behind("HLEN", "ledger") == behind("ZCARD", "staging") == 0
+    assert queue.write("w").commit([], writer="stream", batch=7)
 
 
 # ------------------------------------------------------------------ ids that are taken
@@ -197,6 +204,14 @@ def test_an_update_says_what_it_changes(queue: Queue) -> None:
     queue.write("w").commit([stage(queue, rows)], on_conflict=Update(data=False))
     [job] = queue.peek(2)
     assert (job.data, job.priority) == (b"before", 9)
+
+
+def test_an_update_says_which_options_it_changes(queue: Queue) -> None:
+    queue.add(b"before", id="a", priority=1, handler="h")
+    rows = [Row(b"new", id="a", priority=9, handler="other")]
+    queue.write("w").commit([stage(queue, rows)], on_conflict=Update(limits=["priority"]))
+    [job] = queue.peek(2)
+    assert (job.data, job.priority, job.facts.handler) == (b"new", 9, "h")
 
 
 # ------------------------------------------------------------------------ requests
@@ -297,7 +312,7 @@ def test_what_a_failure_handler_gives_back_does_not_stop_its_request_again(queue
 def test_rows_of_a_request_that_is_gone_are_jobs_of_their_own(queue: Queue, clock: Clock) -> None:
     with queue.request("r", keep_for=1):
         committed(queue, [Row(b"%d" % n, request="r", handler="h") for n in range(3)])
-    clock.advance(1)
+    clock.advance(10)
     queue._run(calls.tidy())
     assert queue.requests() == []
     queue.publish()
@@ -716,3 +731,13 @@ def test_the_bounds_are_those_that_are_promised() -> None:
     assert (writes.MAX_CHUNK_BYTES, writes.KEEP_MS) == (2**20, 86_400_000)
     assert issubclass(Row, NewJob)
     assert Lease("a", b"", "t.1").holder == "t"
+
+
+def test_a_tidy_makes_overdue_rows_ready_by_their_time(queue: Queue, clock: Clock) -> None:
+    now = clock.ms / 1000
+    rows = [Row(b"%d" % n, at=now - n) for n in range(1100)]
+    committed(queue, rows)
+    tidied = queue.tidy()
+    assert (tidied.published, tidied.promoted) == (1100, 1100)
+    assert queue.counts().ready == 1100
+    assert take(queue).data == b"1099"

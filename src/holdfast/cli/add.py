@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal
 
 import click
 
@@ -21,15 +21,26 @@ from holdfast.cli.options import (
     on_a_queue,
     open_queue,
 )
-from holdfast.cli.text import ANEW, can_draw, draw, emit, many, progress_bar, visible
+from holdfast.cli.text import ANEW, can_draw, draw, emit, many, progress_bar
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.job import NewJob, Receipt
+from holdfast.escaping import visible
+from holdfast.job import NewJob, Receipt, Update
 from holdfast.queue import Queue
 
 LINES_PER_CALL: Final = 1000
 
 _LIMITS: Final = ("max_failures", "max_lapses", "group_limit")
+
+_DUES: Final[Mapping[str, bool | Literal["later", "earlier"]]] = {
+    "due": True,
+    "due=later": "later",
+    "due=earlier": "earlier",
+}
+_REPLACED: Final = (
+    *("data", *_DUES, "counts", "priority", "handler", "timeout", "max-failures", "max-lapses"),
+    *("min-backoff", "max-backoff", "result-for", "keep", "remember-for", "group"),
+)
 
 
 @click.command(
@@ -54,6 +65,14 @@ _LIMITS: Final = ("max_failures", "max_lapses", "group_limit")
     default="ignore",
     show_default=True,
     help="What to do about a job that has the id.",
+)
+@click.option(
+    "--replace",
+    type=click.Choice(_REPLACED),
+    multiple=True,
+    metavar="WHAT",
+    help="With --on-conflict update: replace only this of the job; may be given several times. "
+    "data, due, due=later, due=earlier, counts, or an option by its name, such as max-failures.",
 )
 @click.option("--priority", type=int, help="0 to 99, higher runs sooner; 50 by default.")
 @click.option(
@@ -111,7 +130,7 @@ def add(
     if (payload is not None) + (file is not None or lines) != 1:
         raise click.UsageError("give a PAYLOAD, or --file, or --lines (which reads stdin)")
     said = _said(options)
-    with open_queue(queue, url) as opened:
+    with open_queue(queue, url, create=True) as opened:
         if lines:
             if said.pop("id", None) is not None:
                 raise click.UsageError("--id is the id of one job, and --lines are many")
@@ -123,12 +142,26 @@ def add(
 
 def _said(options: dict[str, Any]) -> dict[str, Any]:
     """Return what was said, as `Queue.add` takes it."""
+    replaced = options.pop("replace")
     said = {name: value for name, value in options.items() if value is not None}
+    if replaced:
+        if said["on_conflict"] != "update":
+            raise click.UsageError("--replace needs --on-conflict update")
+        said["on_conflict"] = _update(replaced)
     if not said["keep"]:
         del said["keep"]
     return {
         name: None if name in _LIMITS and value == NONE else value for name, value in said.items()
     }
+
+
+def _update(replaced: Sequence[str]) -> Update:
+    """Return what replaces what is named, and nothing else."""
+    dues = [_DUES[name] for name in replaced if name in _DUES]
+    if len(dues) > 1:
+        raise click.UsageError("give one of --replace due, due=later, due=earlier")
+    named = [name.replace("-", "_") for name in replaced if name not in (*_DUES, "data", "counts")]
+    return Update("data" in replaced, dues[0] if dues else False, named, "counts" in replaced)
 
 
 def _tell(receipt: Receipt, *, as_json: bool) -> None:
@@ -158,7 +191,7 @@ def _add_lines(queue: Queue, file: BinaryIO, said: dict[str, Any], *, as_json: b
     live = can_draw(sys.stderr)
     begin = ANEW if live else ""
     added = 0
-    jobs: Iterator[Any] = (NewJob(line, **due) if due else line for line in _lines(file))
+    jobs: Iterator[Any] = (NewJob(line, **due) if due else line for line in each_line(file))
     try:
         while some := list(islice(jobs, LINES_PER_CALL)):
             added += sum(map(bool, queue.add_many(some, on_conflict=on_conflict, **said)))
@@ -190,7 +223,8 @@ def _whole(file: BinaryIO) -> bytes:
     return _bounded(file.read(MAX_PAYLOAD_BYTES + 1))
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
+def each_line(file: BinaryIO) -> Iterator[bytes]:
+    """Return each line that is not empty as a payload."""
     while line := file.readline(MAX_PAYLOAD_BYTES + len(b"\r\n")):
         payload = line.removesuffix(b"\n").removesuffix(b"\r")
         if payload:

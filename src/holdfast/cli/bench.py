@@ -46,7 +46,7 @@ class Measured:
 )
 @json_option
 def bench(url: str | None, seconds: float, as_json: bool) -> None:
-    """Measure a server, in a few seconds.
+    """Measure a server's speed, in a few seconds.
 
     In a queue of its own, which is deleted at the end. One client, 100-byte payloads.
     """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, cast
 
 import click
@@ -29,12 +31,11 @@ from holdfast.cli.text import (
     payload_lines,
     plain,
     seconds,
-    short_clock,
     table,
-    visible,
     write_raw,
 )
 from holdfast.errors import JobNotFound, ServerRefused
+from holdfast.escaping import visible
 from holdfast.job import Counts, Job, State
 from holdfast.queue import Queue
 from holdfast.server import Server
@@ -43,11 +44,14 @@ COUNTED = ("ready", "delayed", "leased", "parked", "failed", "ended")
 
 _WHEN = {
     "delayed": "due",
-    "leased": "lapses",
+    "leased": "lapses at",
     "failed": "handled from",
     "ended": "remembered until",
 }
 """What the time of a job says, where it has one."""
+
+_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
+"""A time as `Queue.explain` writes it; here all times are local, in one form."""
 
 raw_option = click.option("--raw", is_flag=True, help="Write payloads as they are, nothing else.")
 count_option = click.option("-n", "--count", default=10, show_default=True, help="How many.")
@@ -131,7 +135,7 @@ def counts(queue: str, url: str | None, as_json: bool) -> None:
 @on_a_queue
 @json_option
 def workers(queue: str, url: str | None, as_json: bool) -> None:
-    """Show who works on a queue.
+    """Show the workers of a queue.
 
     It is a directory for people: whoever is in it said so, and for how long to believe it.
     """
@@ -197,7 +201,7 @@ def _words(value: object) -> str:
 def peek(
     queue: str, url: str | None, count: int, state: str, first: int, raw: bool, as_json: bool
 ) -> None:
-    """Show the next jobs, or those of another state.
+    """Show the next jobs, or those in another state.
 
     Takes none of them. With --raw each payload is followed by a line break.
     """
@@ -209,12 +213,21 @@ def peek(
     table(
         ("id", "priority", *([when] if when else []), "payload"),
         [
-            (job.id, job.priority, *([short_clock(job.at)] if when else []), payload_line(job.data))
+            (
+                job.id,
+                _or_blank(job.priority),
+                *([clock(job.at) or ""] if when else []),
+                payload_line(job.data),
+            )
             for job in found
         ],
         right=("priority",),
         none=f"no {state} jobs",
     )
+
+
+def _or_blank(value: object) -> object:
+    return "" if value is None else value
 
 
 def _write(found: list[Job], *, raw: bool) -> None:
@@ -246,7 +259,7 @@ def failed(queue: str, url: str | None, count: int, first: int, raw: bool, as_js
         [
             (
                 job.id,
-                short_clock(_seconds(job.facts.failed_at)),
+                clock(_seconds(job.facts.failed_at)) or "",
                 job.failures,
                 job.lapses,
                 job.error or "",
@@ -267,10 +280,11 @@ def failed(queue: str, url: str | None, count: int, first: int, raw: bool, as_js
 @click.option("--raw", is_flag=True, help="Write the payload as it is, and nothing else.")
 @json_option
 def show(queue: str, url: str | None, id: str, raw: bool, as_json: bool) -> None:
-    """Show all about one job."""
-    job = open_queue(queue, url).show(id)
+    """Show one job in full."""
+    opened = open_queue(queue, url)
+    job = opened.show(id)
     if job is None:
-        raise JobNotFound(f"{id}: no job has this id: it was never added, or it is forgotten")
+        raise JobNotFound(f"{id}: {opened.explain(id)}")
     if raw:
         write_raw(job.data or b"")
     elif as_json:
@@ -295,14 +309,26 @@ def _about_job(job: Job) -> list[tuple[str, object]]:
         ("request", facts.request),
         ("group", facts.group),
         ("timeout", seconds(_seconds(facts.timeout_ms))),
-        ("failures", f"{facts.failures} of {limit(facts.max_failures)}"),
-        ("lapses", f"{facts.lapses} of {limit(facts.max_lapses)}"),
+        ("failures", _of(facts.failures, facts.max_failures)),
+        ("lapses", _of(facts.lapses, facts.max_lapses)),
         ("error", facts.error),
         ("failed at", clock(_seconds(facts.failed_at))),
         ("outcome", facts.outcome),
         ("ended at", clock(_seconds(facts.ended_at))),
         ("successor", "an update waits for the lease to end" if job.successor else None),
     ]
+
+
+def _of(count: int | None, most: int | None) -> str | None:
+    """Return how often something happened, and how often it may; the one that was too many too.
+
+    None where neither is kept, as the job has ended.
+    """
+    if count is None:
+        return None
+    if most is not None and 0 <= most < count:
+        return f"{count}, and {most} are allowed"
+    return f"{count} of {limit(most)}"
 
 
 def _payload(name: str, data: bytes | None) -> None:
@@ -327,7 +353,11 @@ def explain(queue: str, url: str | None, id: str, as_json: bool) -> None:
     if as_json:
         emit({"id": id, "explanation": why})
     else:
-        click.echo(visible(why))
+        click.echo(visible(_UTC.sub(_as_clock, why)))
+
+
+def _as_clock(found: re.Match[str]) -> str:
+    return clock(datetime.fromisoformat(found[0]).timestamp()) or ""
 
 
 @click.command(

@@ -5,6 +5,9 @@ Commands are imported when they are used, so that `--help` and shell completion 
     0    done
     1    it could not be done; one line on stderr says why, and what to do
     2    it was not understood: a wrong option, a wrong value
+    3    (lease) there is no job
+    4    (complete, retry, fail, release, extend) the lease is over
+    5    (extend) the lease is held, but the job was cancelled
     130  Ctrl-C
 """
 
@@ -15,49 +18,62 @@ import io
 import logging
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
 import click
 
 from holdfast.errors import HoldfastError, InvalidArgument, ServerRefused, ServerUnavailable
+from holdfast.escaping import visible
 
 INTERRUPTED: Final = 130
+
+NO_STDOUT: Final = "holdfast.no_stdout"
+"""Where the context of a command says whether stdout was closed when it began."""
 
 _SECTIONS: Final = {
     "Jobs": {
         "add": ("add", "Add jobs: one payload, a file, or a job per line."),
         "work": ("work", "Run a worker until it is told to stop."),
-        "peek": ("look", "Show the next jobs, or those of another state."),
-        "show": ("look", "Show all about one job."),
+        "peek": ("look", "Show the next jobs, or those in another state."),
+        "show": ("look", "Show one job in full."),
         "explain": ("look", "Say why a job is not running."),
         "result": ("look", "Show how a job ended, with its result."),
         "failed": ("look", "Show failed jobs, with their errors."),
         "revive": ("manage", "Let failed jobs run again."),
-        "cancel": ("manage", "Let jobs not run again."),
+        "cancel": ("manage", "Cancel jobs."),
+    },
+    "Workers in any language": {
+        "lease": ("lease", "Take jobs for a limited time, to run them in any language."),
+        "extend": ("lease", "Keep a leased job for longer, while it runs."),
+        "complete": ("lease", "Mark a leased job as done."),
+        "retry": ("lease", "Count a failure, and try a leased job again later."),
+        "fail": ("lease", "Mark a leased job as failed, without another try."),
+        "release": ("lease", "Give a leased job back, without counting a failure."),
     },
     "Queues": {
         "ls": ("look", "List the queues on a server."),
         "counts": ("look", "Count the jobs of a queue, by state."),
         "watch": ("watch", "Watch counts and rates of queues, live."),
-        "workers": ("look", "Show who works on a queue."),
-        "pause": ("manage", "Grant no lease until resume."),
-        "resume": ("manage", "Grant leases again."),
-        "tidy": ("manage", "Promote, reclaim and prune now."),
-        "audit": ("manage", "Look for what is broken; change nothing."),
-        "repair": ("manage", "Mend what audit finds."),
+        "workers": ("look", "Show the workers of a queue."),
+        "pause": ("manage", "Stop handing out jobs until `resume`."),
+        "resume": ("manage", "Hand out jobs again."),
+        "tidy": ("manage", "Do a queue's upkeep now: due jobs, lapsed leases, old results."),
+        "audit": ("manage", "Check a queue for damage; change nothing."),
+        "repair": ("manage", "Repair what `audit` finds."),
         "delete": ("manage", "Remove a queue and everything in it."),
     },
     "Requests": {
-        "request": ("request", "Look at requests, and steer them."),
+        "request": ("request", "Create, watch and manage requests: work in parts."),
     },
     "Data on Spark": {
         "pipeline": ("pipeline", "Transform data on Spark: split into parts, published once."),
     },
     "Servers": {
         "server": ("server", "Run the embedded server in the foreground."),
-        "doctor": ("server", "Tell what a server keeps, and what to do about it."),
-        "bench": ("bench", "Measure a server, in a few seconds."),
+        "doctor": ("server", "Check whether a server is safe for jobs, and what to change."),
+        "bench": ("bench", "Measure a server's speed, in a few seconds."),
     },
 }
 """Each command: the module that has it, and its short help."""
@@ -67,7 +83,22 @@ _COMMANDS: Final = {
 }
 
 
-class Commands(click.Group):
+class Suggesting(click.Group):
+    """Commands of which one that is misspelt is told what may be meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the first argument names."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            close = get_close_matches(name, self.list_commands(ctx), 3)
+            meant = f" Did you mean {' or '.join(close)}?" if close else ""
+            ctx.fail(f"No such command {name!a}.{meant}")
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Suggesting):
     """Commands that are imported when needed, and whose errors are one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -110,8 +141,6 @@ class Commands(click.Group):
 
 def one_line(error: HoldfastError) -> str:
     """Return an error for a terminal: names in it may hold anything."""
-    from holdfast.cli.text import visible  # noqa: PLC0415  (not needed for help)
-
     text, _, _ = str(error).partition(" The log ends:\n")
     hint = ""
     if isinstance(error, ServerRefused | ServerUnavailable):
@@ -133,14 +162,19 @@ Examples:
 @click.version_option(package_name="holdfast", prog_name="holdfast")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Work with Holdfast queues: jobs that are not lost.
+    """Add, run and manage jobs in Holdfast queues, which are kept by Redis or Valkey.
 
-    The server is the one in --url, else the one in HOLDFAST_URL, else the embedded one.
-    `holdfast COMMAND --help` shows options and examples.
+    Commands use the server in --url, else the one in HOLDFAST_URL, else the embedded server, which
+    starts by itself. `holdfast COMMAND --help` shows options and examples.
     """
+    ctx.meta[NO_STDOUT] = sys.stdout is None
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # It is closed: the next socket would get its number.
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
+    # Without a buffer (PYTHONUNBUFFERED) Python takes a part that was written for the whole.
+    if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
+        encoding, raw = sys.stdout.encoding, sys.stdout.detach()
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # No letter is worth a traceback.

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.look import reached
 from holdfast.cli.options import (
     ask_first,
     duration,
@@ -15,9 +16,12 @@ from holdfast.cli.options import (
     json_option,
     on_a_queue,
     open_queue,
+    opened,
+    url_option,
     yes_option,
 )
-from holdfast.cli.text import emit, many, visible
+from holdfast.cli.text import emit, many
+from holdfast.escaping import visible
 from holdfast.job import Problem
 from holdfast.queue import Queue
 
@@ -78,7 +82,7 @@ def cancel(
     waiting_only: bool,
     yes: bool,
 ) -> None:
-    """Let jobs not run again.
+    """Cancel jobs.
 
     What waits or has failed is gone. What runs is told, and ends as cancelled however it ends.
     Exits with 1 when one of the ids could not be cancelled.
@@ -97,20 +101,22 @@ def cancel(
     _tell_others(others, "was not cancelled: it is not there, has ended, or is cancelled already")
 
 
-@click.command(epilog=examples("pause emails"))
+@click.command(epilog=examples("pause emails", "pause emails --create"))
 @on_a_queue
-def pause(queue: str, url: str | None) -> None:
-    """Grant no lease until resume.
+@click.option("--create", is_flag=True, help="Also a queue that does not exist yet.")
+def pause(queue: str, url: str | None, create: bool) -> None:
+    """Stop handing out jobs until `resume`.
 
     What is leased goes on, and jobs can be added.
     """
-    open_queue(queue, url).pause()
+    hint = " To pause it before its first job, give --create"
+    open_queue(queue, url, create=create, hint=hint).pause()
 
 
 @click.command(epilog=examples("resume emails"))
 @on_a_queue
 def resume(queue: str, url: str | None) -> None:
-    """Grant leases again."""
+    """Hand out jobs again."""
     open_queue(queue, url).resume()
 
 
@@ -136,7 +142,7 @@ def resume(queue: str, url: str | None) -> None:
 @yes_option
 @json_option
 def tidy(queue: str, url: str | None, yes: bool, as_json: bool, **rules: Any) -> None:
-    """Promote, reclaim and prune now.
+    """Do a queue's upkeep now: due jobs, lapsed leases, old results.
 
     Every lease does so by itself; this is for queues that nobody works on.
     """
@@ -156,7 +162,7 @@ def tidy(queue: str, url: str | None, yes: bool, as_json: bool, **rules: Any) ->
 @on_a_queue
 @json_option
 def audit(queue: str, url: str | None, as_json: bool) -> None:
-    """Look for what is broken; change nothing.
+    """Check a queue for damage; change nothing.
 
     Exits with 1 when something is: `holdfast repair` mends it.
     """
@@ -170,7 +176,7 @@ def audit(queue: str, url: str | None, as_json: bool) -> None:
 @on_a_queue
 @json_option
 def repair(queue: str, url: str | None, as_json: bool) -> None:
-    """Mend what audit finds.
+    """Repair what `audit` finds.
 
     Walks every id. Nothing that has a payload is dropped.
     """
@@ -187,13 +193,37 @@ def _tell_problems(found: list[Problem], none: str, *, as_json: bool) -> None:
         click.echo(none)
 
 
-@click.command(epilog=examples("delete emails", "delete emails --yes"))
-@on_a_queue
+@click.command(epilog=examples("delete emails", "delete emails --yes", "delete --idle-for 30d"))
+@click.argument("queue", metavar="[QUEUE]", required=False)
+@url_option
+@click.option(
+    "--idle-for",
+    type=duration,
+    metavar="DURATION",
+    help="Only if it is empty and was not used for so long; without QUEUE every such queue.",
+)
 @yes_option
-def delete(queue: str, url: str | None, yes: bool) -> None:
+def delete(queue: str | None, url: str | None, idle_for: float | None, yes: bool) -> None:
     """Remove a queue and everything in it."""
-    opened = open_queue(queue, url)
-    counts = opened.counts()
+    if idle_for is not None:
+        _clear_away(queue, url, idle_for)
+        return
+    if queue is None:
+        raise click.UsageError("which queue? Name one, or say --idle-for")
+    found = open_queue(queue, url)
+    counts = found.counts()
     there = many(counts.waiting + counts.leased + counts.failed, "job")
     ask_first(f"Remove {visible(queue)} with {there}, for good?", yes=yes)
-    opened.delete()
+    found.delete()
+
+
+def _clear_away(queue: str | None, url: str | None, idle_for: float) -> None:
+    """Remove queues that are empty and unused; tell which. Nothing is lost with them."""
+    if queue is not None:
+        if not open_queue(queue, url).delete(idle_for=idle_for):
+            raise click.ClickException(f"{visible(queue)}: not empty, paused, or used since: kept")
+        return
+    server = opened(url)
+    for name, _ in reached(server):
+        if Queue(name, server).delete(idle_for=idle_for):
+            click.echo(visible(name))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -12,8 +12,11 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from holdfast.cli.existing import check_exists
+from holdfast.escaping import visible
 from holdfast.queue import Queue
 from holdfast.server import Server
+from holdfast.server_directory import default_directory, default_notice
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,11 +82,43 @@ def limit(text: str) -> int:
 
 
 queue_argument = click.argument("queue", metavar="QUEUE")
-url_option = click.option(
+_url_option = click.option(
     "--url",
     metavar="URL",
-    help="Where the server is; else HOLDFAST_URL, else the embedded one.",
+    help="The server; HOLDFAST_URL if left out, else the embedded server.",
 )
+
+
+def _password_from(context: click.Context, _: click.Parameter, file: str | None) -> None:
+    """Let all that connects while this command runs take the password from a file."""
+    if file is None:
+        return
+    names = ("HOLDFAST_PASSWORD", "HOLDFAST_PASSWORD_FILE")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    os.environ["HOLDFAST_PASSWORD_FILE"] = file
+
+    def restore() -> None:
+        del os.environ["HOLDFAST_PASSWORD_FILE"]
+        os.environ.update(before)
+
+    context.call_on_close(restore)
+
+
+_password_option = click.option(
+    "--password-file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    expose_value=False,
+    callback=_password_from,
+    help="File with the password, so that `ps` does not show it; else HOLDFAST_PASSWORD_FILE.",
+)
+
+
+def url_option(command: F) -> F:
+    """Let a command take a URL, and a password that is not in it."""
+    return _url_option(_password_option(command))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 
@@ -96,20 +131,18 @@ def on_a_queue(command: F) -> F:
 def opened(url: str | None) -> Server:
     """Return the server that a command talks to; it is closed when the command ends."""
     server = Server(url, patience=PATIENCE)
+    if server.address.by_default and (notice := default_notice(default_directory())):
+        click.echo(f"Warning: {visible(notice)}", err=True)
     click.get_current_context().call_on_close(server.close)
     return server
 
 
-def open_queue(name: str, url: str | None) -> Queue:
-    """Return the queue that a command is about."""
-    return Queue(name, opened(url))
-
-
-def log_to_stderr(level: str = "info") -> None:
-    """Let a command that runs for long tell what happens."""
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
-    )
+def open_queue(name: str, url: str | None, *, create: bool = False, hint: str = "") -> Queue:
+    """Return the queue that a command is about; unless it may `create` it, it has to exist."""
+    queue = Queue(name, opened(url))
+    if not create:
+        check_exists(queue, hint=hint)
+    return queue
 
 
 def ask_first(question: str, *, yes: bool) -> None:

@@ -5,28 +5,33 @@ from __future__ import annotations
 import json
 import logging
 import time
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
+from holdfast import extras
+from holdfast.cli.existing import check_exists
 from holdfast.cli.following import follow
 from holdfast.cli.loading import load
+from holdfast.cli.logs import application_first
+from holdfast.cli.main import Suggesting
 from holdfast.cli.options import (
     NONE,
     ask_first,
     duration,
     examples,
     json_option,
-    log_to_stderr,
     on_a_queue,
     opened,
     pause,
     yes_option,
 )
 from holdfast.cli.options import limit as as_limit
-from holdfast.cli.text import clock, emit, fields, progress_bar, seconds, visible
+from holdfast.cli.text import clock, emit, fields, progress_bar, seconds
+from holdfast.escaping import visible
 
 if TYPE_CHECKING:
     from holdfast.spark.pipeline import Handle, Pipeline, Progress
@@ -50,24 +55,50 @@ transforms_option = click.option(
 
 
 @click.group(
+    cls=Suggesting,
     epilog=examples(
         "pipeline work reports --transforms myapp.transforms --root /data",
         "pipeline submit reports clean 'sales/*.parquet' clean --transforms myapp.transforms",
         "pipeline status reports REQUEST --follow",
-    )
+    ),
 )
 def pipeline() -> None:
     """Transform data on Spark: split into parts, published once."""
 
 
-def _pipeline(queue: str, url: str | None, roots: tuple[str, ...] = (".",)) -> Pipeline:
+@contextmanager
+def _needs_spark() -> Iterator[None]:
+    """Tell how to install Spark where it is missing."""
     try:
-        from holdfast.spark.pipeline import Pipeline  # noqa: PLC0415
+        yield
     except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'holdfast[spark]'"
-        ) from error
+        told = extras.missing("spark", error)
+        if isinstance(told, extras.MissingExtra):
+            raise click.ClickException(str(told)) from error
+        raise
+
+
+def _pipeline(queue: str, url: str | None, roots: tuple[str, ...] = (".",)) -> Pipeline:
+    with _needs_spark():
+        from holdfast.spark.pipeline import Pipeline  # noqa: PLC0415
     return Pipeline(queue, opened(url), roots=roots)
+
+
+def _load(modules: Iterable[str]) -> None:
+    with _needs_spark():
+        for module in modules:
+            load(module, "--transforms")
+
+
+def _handle(queue: str, url: str | None, id: str) -> Handle:
+    return _existing(queue, url).handle(id)
+
+
+def _existing(queue: str, url: str | None) -> Pipeline:
+    """Return the pipeline of a queue that somebody has used."""
+    found = _pipeline(queue, url)
+    check_exists(found.queue)
+    return found
 
 
 def _parameters(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> Any:  # noqa: ARG001
@@ -128,8 +159,7 @@ def submit(
     **options: Any,
 ) -> None:
     """Ask for OUTPUT: INPUT, transformed. Prints the id of the request."""
-    for module in modules:
-        load(module, "--transforms")
+    _load(modules)
     handle = _pipeline(queue, url, roots).submit(
         transform,
         input=input,
@@ -168,19 +198,13 @@ def work(
 
     SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once.
     """
-    log_to_stderr()
+    with application_first(None):
+        _load(modules)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # It tells of every call.
-    for module in modules:
-        load(module, "--transforms")
     working = _pipeline(queue, url, roots)
     from holdfast.spark import session  # noqa: PLC0415
 
-    spark = session(
-        f"holdfast {queue}",
-        master=master,
-        memory=memory,
-        config={"spark.scheduler.mode": "FAIR"},
-    )
+    spark = session(f"holdfast {queue}", master=master, memory=memory)
     click.echo(f"working on {visible(queue)}", err=True)
     if not working.work(spark, **options):
         click.get_current_context().exit(1)
@@ -199,7 +223,7 @@ def work(
 @json_option
 def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_json: bool) -> None:
     """Show how far a request is."""
-    handle = _pipeline(queue, url).handle(id)
+    handle = _handle(queue, url, id)
     if follow:
         _follow(handle, every, as_json)
         return
@@ -207,6 +231,9 @@ def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_
     if as_json:
         emit(_builtins(progress))
         return
+    settled = progress.parts - progress.waiting - progress.running
+    counted = progress.counted
+    uncounted = f" in the first {counted:,} parts that ended" if counted < settled else ""
     fields(
         [
             ("request", progress.id),
@@ -217,9 +244,11 @@ def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_
             ("running", progress.running),
             ("waiting", progress.waiting),
             ("failed", progress.failed),
-            ("rows in", f"{progress.rows_in:,}"),
-            ("rows out", f"{progress.rows_out:,}"),
+            ("rows in", f"{progress.rows_in:,}{uncounted}"),
+            ("rows out", f"{progress.rows_out:,}{uncounted}"),
             ("ends" if not progress.ended else "ended", clock(progress.ends_at)),
+            ("warning", progress.warning),
+            *((f"part {number}", error) for number, error in progress.errors.items()),
         ]
     )
 
@@ -254,7 +283,7 @@ def _line(progress: Progress) -> str:
 @click.argument("picture", type=click.Path(dir_okay=False))
 def report(queue: str, url: str | None, picture: str) -> None:
     """Draw which worker ran which part, and when, into PICTURE."""
-    click.echo(_pipeline(queue, url).plot(picture))
+    click.echo(_existing(queue, url).plot(picture))
 
 
 # -------------------------------------------------------------------- steer
@@ -267,7 +296,7 @@ def report(queue: str, url: str | None, picture: str) -> None:
 def cancel(queue: str, url: str | None, id: str, yes: bool) -> None:
     """Let nothing more of a request run; nothing of it is published."""
     ask_first(f"Cancel {visible(id)}?", yes=yes)
-    if not _pipeline(queue, url).handle(id).cancel():
+    if not _handle(queue, url, id).cancel():
         raise click.ClickException(f"{visible(id)} is over already")
 
 
@@ -276,4 +305,4 @@ def cancel(queue: str, url: str | None, id: str, yes: bool) -> None:
 @id_argument
 def revive(queue: str, url: str | None, id: str) -> None:
     """Let run again what failed: the plan, parts, or the publishing."""
-    click.echo(f"{_pipeline(queue, url).handle(id).revive()} run again")
+    click.echo(f"{_handle(queue, url, id).revive()} run again")

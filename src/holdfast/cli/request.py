@@ -1,16 +1,21 @@
-"""`holdfast request …`: look at requests, and steer them."""
+"""`holdfast request …`: create requests, look at them, and steer them."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import Any, BinaryIO
 
 import click
 import msgspec
 
+from holdfast.cli.add import each_line
 from holdfast.cli.following import follow
+from holdfast.cli.main import Suggesting
 from holdfast.cli.options import (
     NONE,
     ask_first,
+    duration,
+    duration_or_forever,
     examples,
     json_option,
     on_a_queue,
@@ -30,22 +35,23 @@ from holdfast.cli.text import (
     progress_bar,
     seconds,
     table,
-    visible,
 )
+from holdfast.escaping import visible
 from holdfast.progress import Part, RequestStatus
 
 id_argument = click.argument("id", metavar="REQUEST")
 
 
 @click.group(
+    cls=Suggesting,
     epilog=examples(
-        "request ls reports",
+        "request create reports report-42 --limit 4 --priority 80 < parts.txt",
         "request progress reports report-42",
         "request set-limit reports report-42 8",
-    )
+    ),
 )
 def request() -> None:
-    """Look at requests, and steer them."""
+    """Create, watch and manage requests: work in parts."""
 
 
 def status_json(status: RequestStatus) -> dict[str, Any]:
@@ -57,6 +63,108 @@ def status_json(status: RequestStatus) -> dict[str, Any]:
         "rate": status.rate,
         "ends_at": status.ends_at,
     }
+
+
+# ------------------------------------------------------------------ create
+
+_file_option = click.option(
+    "--file", type=click.File("rb"), help="A part for each line of this file, instead of stdin."
+)
+_handler_option = click.option("--handler", help="The name of the function that shall run them.")
+
+
+@request.command(
+    epilog=examples(
+        "request create reports report-42 --limit 4 --priority 80 < parts.txt",
+        "request create reports --file parts.txt --handler render --on-failure fail_fast",
+        "request create reports report-42 --open < first-parts.txt",
+    )
+)
+@on_a_queue
+@click.argument("id", metavar="[REQUEST]", required=False)
+@_file_option
+@_handler_option
+@click.option("--limit", type=as_limit, metavar="N|none", help="How many parts run at a time.")
+@click.option("--priority", type=int, help="0 to 99, higher runs sooner; 50 by default.")
+@click.option(
+    "--on-failure",
+    type=click.Choice(["continue", "fail_fast"]),
+    help="When a part fails: go on with the others, which is the default, or stop.",
+)
+@click.option(
+    "--keep-for",
+    type=duration_or_forever,
+    metavar="DURATION|forever",
+    help="How long its status and results are kept after the end; 1d by default.",
+)
+@click.option(
+    "--open-for",
+    type=duration,
+    metavar="DURATION",
+    help="It fails when it is not sealed after so long.",
+)
+@click.option("--open", "unsealed", is_flag=True, help="Leave it open: more parts come.")
+@json_option
+def create(
+    queue: str,
+    url: str | None,
+    id: str | None,
+    file: BinaryIO | None,
+    handler: str | None,
+    unsealed: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Create a request: a part for each line.
+
+    Writes its id. Empty lines are left out. It is sealed at the end; when something goes wrong
+    before, it is cancelled. With --open it stays open for `request add` and `request seal`; called
+    again with the same lines it adds those that are missing.
+    """
+    said = {name: value for name, value in options.items() if value is not None}
+    if said.get("limit") == NONE:
+        said["limit"] = None
+    asked = open_queue(queue, url, create=True).request(id, **said)
+    lines = each_line(file or sys.stdin.buffer)
+    named: Any = {} if handler is None else {"handler": handler}
+    if unsealed:
+        asked.open()
+        added = asked.add_many(lines, **named)
+    else:
+        with asked:
+            added = asked.add_many(lines, **named)
+    if as_json:
+        emit({"id": asked.id, "added": added, "sealed": not unsealed})
+    else:
+        click.echo(visible(asked.id))
+        click.echo(f"{many(added, 'part')} added", err=True)
+
+
+@request.command(epilog=examples("request add reports report-42 < more-parts.txt"))
+@on_a_queue
+@id_argument
+@_file_option
+@_handler_option
+@json_option
+def add(
+    queue: str,
+    url: str | None,
+    id: str,
+    file: BinaryIO | None,
+    handler: str | None,
+    as_json: bool,
+) -> None:
+    """Add a part for each line to a request that is open."""
+    opened = open_queue(queue, url)
+    status = opened.request(id).status()
+    asked = opened.request(id, append=True, priority=status.priority, limit=status.limit)
+    asked.open()
+    named: Any = {} if handler is None else {"handler": handler}
+    added = asked.add_many(each_line(file or sys.stdin.buffer), **named)
+    if as_json:
+        emit({"id": id, "added": added})
+    else:
+        click.echo(f"{many(added, 'part')} added")
 
 
 # -------------------------------------------------------------------- look

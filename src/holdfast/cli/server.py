@@ -10,10 +10,12 @@ from typing import Final
 import click
 
 from holdfast.cli.options import examples, json_option, url_option
-from holdfast.cli.text import emit, visible
+from holdfast.cli.text import emit
 from holdfast.doctor import Diagnosis, examine
 from holdfast.embedded import Embedded
+from holdfast.escaping import visible
 from holdfast.health import TIERS
+from holdfast.server_directory import default_owner
 
 LOOK_SECONDS: Final = 2.0
 
@@ -26,6 +28,9 @@ _COLOURS: Final = {"durable": "green", "one-second": "yellow", "volatile": "red"
 def server(directory: str | None) -> None:
     """Run the embedded server in the foreground.
 
+    Without DIRECTORY it is the server that programs use where no URL is given: the one in the
+    nearest .holdfast directory, from here up to the home directory, else this user's.
+
     It needs no such process: it starts with its first user and stops after its last. This one is a
     user, so that it stays. After Ctrl-C or SIGTERM it stops as soon as nobody else uses it. When it
     is killed, it is started again.
@@ -35,6 +40,8 @@ def server(directory: str | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     embedded.ensure()
+    if directory is None:
+        click.echo(f"the embedded server of this {default_owner()}", err=True)
     click.echo(f"embedded://{visible(embedded.directory)}")
     click.echo(f"listens at unix://{visible(embedded.socket)}; Ctrl-C ends it", err=True)
     try:
@@ -56,7 +63,7 @@ def server(directory: str | None) -> None:
 @url_option
 @json_option
 def doctor(queue: str | None, url: str | None, as_json: bool) -> None:
-    """Tell what a server keeps, and what to do about it.
+    """Check whether a server is safe for jobs, and what to change.
 
     Changes nothing. Name a QUEUE where the user in the URL may reach only that one. Exits with 1
     when the server cannot be used, or will lose jobs.

@@ -20,23 +20,13 @@ from typing import Any, Final, TextIO
 import click
 import msgspec
 
+from holdfast.escaping import visible
+
 CUT: Final = "…"
 FULL, EMPTY = "█", "░"
 
 
 # -------------------------------------------------------------------- what is not ours
-
-
-def visible(text: object) -> str:
-    """Return a text on one line, with everything escaped that is not simply printed."""
-    shown = str(text)
-    if shown.isprintable():
-        return shown
-    return "".join(c if c.isprintable() else _escaped(c) for c in shown)
-
-
-def _escaped(character: str) -> str:
-    return ascii(character)[1:-1]
 
 
 def payload_line(data: bytes | None) -> str:
@@ -216,11 +206,6 @@ def clock(at: float | None) -> str | None:
         return datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds")
     except (OverflowError, ValueError, OSError):
         return "never"
-
-
-def short_clock(at: float | None) -> str:
-    """Return an instant in local time, for a table."""
-    return (clock(at) or "")[: len("2030-01-31 08:00:00")]
 
 
 def seconds(value: float | None) -> str | None:

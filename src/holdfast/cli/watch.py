@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from holdfast.cli.existing import what_is_missing
 from holdfast.cli.look import counts_json, reached
 from holdfast.cli.options import examples, json_option, opened, pause, url_option
 from holdfast.cli.text import CUT, can_draw, draw, emit_line, table_lines
@@ -60,6 +61,9 @@ def watch(
     and look. Ctrl-C ends it.
     """
     server = opened(url)
+    for name in queues:
+        if missing := what_is_missing(Queue(name, server)):
+            click.echo(f"{missing} Watching for it", err=True)
     before: dict[str, Look] = {}
     screen = _Screen(live=can_draw(sys.stdout) and not as_json)
     looks = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -61,8 +61,20 @@ class Entry(msgspec.Struct, frozen=True):
 Settle: TypeAlias = tuple[str, str, bytes | None]
 """An id, the token of its lease, and the result if it has one."""
 
-Failure: TypeAlias = tuple[str, str, bytes, bytes]
-"""An id, the token of its lease, when it may be tried again (as `Entry.due`), and why."""
+
+class Failed(NamedTuple):
+    """A run that did not end well."""
+
+    id: str
+    token: str
+    due: bytes = b""
+    """When it may be tried again, as `Entry.due`."""
+    reason: bytes = b""
+    raised: bytes = b""
+    """What was raised (see `failing.py`); b"" where nothing was."""
+    handlings: bytes = b""
+    """How often a failure handler may try (see `handlings_word`)."""
+
 
 Place: TypeAlias = tuple[int, int]
 """Where a walk goes on: the number of a set, and a position in it."""
@@ -139,12 +151,17 @@ def results_words(settles: Sequence[Settle]) -> list[bytes]:
     return args
 
 
-def failures_words(failures: Sequence[Failure]) -> list[bytes]:
+def failures_words(failures: Sequence[Failed]) -> list[bytes]:
     """Write settles that say why."""
     args: list[bytes] = []
-    for id, token, due, reason in failures:
-        args += (token.encode(), id.encode(), due, reason)
+    for id, token, due, reason, raised, handlings in failures:
+        args += (token.encode(), id.encode(), due, reason, raised, handlings)
     return args
+
+
+def handlings_word(most: int) -> bytes:
+    """Write how often a failure handler may try; -1 is any number of times."""
+    return b"-" if most < 0 else b"%d" % most
 
 
 def place_words(place: Place) -> tuple[bytes, bytes]:

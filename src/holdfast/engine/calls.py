@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.engine.call import (
     Call,
     Entry,
-    Failure,
+    Failed,
     Place,
     Settle,
     failures_words,
@@ -46,11 +46,13 @@ from holdfast.engine.scripts import (
     CANCEL_MATCHING,
     COMPLETE,
     COMPLETE_AND_ADD,
+    COMPLETE_WITH_RESULTS,
     COUNTS,
     DELETE,
     EXTEND,
     FAIL,
     LEASE,
+    LEASE_WITH_RESULTS,
     PAUSE,
     PEEK,
     RECALL,
@@ -166,7 +168,10 @@ def lease(
     complete: Sequence[Settle] = (),
     wait: float = 0,
 ) -> Call[Granted]:
-    """Complete what is done and lease the best jobs, up to `count`."""
+    """Complete what is done and lease the best jobs, up to `count`.
+
+    A call that carries a result is refused by a full server, and then leases nothing either.
+    """
 
     def read(reply: list[Any]) -> Granted:
         ids, payloads, facts, completed, wait_ms = reply
@@ -178,8 +183,9 @@ def lease(
 
     args = [token.encode(), b"%d" % lease_ms, b"%d" % count, flag(to_the_back), flag(failed)]
     args += [*settles_words(complete), *results_words(complete)]
+    script = LEASE_WITH_RESULTS if _has_results(complete) else LEASE
     # A wake tells of ready jobs: who wants failed ones must not take it from the others.
-    return Call(LEASE, args, read, wait=wait, listen=not failed, undo=undo)
+    return Call(script, args, read, wait=wait, listen=not failed, undo=undo)
 
 
 def complete(
@@ -188,9 +194,17 @@ def complete(
     force: bool = False,
     add: Sequence[Entry] = (),
 ) -> Call[list[bool]]:
-    """Complete jobs; with `add`, complete one and add its follow-ups."""
+    """Complete jobs; with `add`, complete one and add its follow-ups.
+
+    A full server takes neither results nor follow-ups.
+    """
     args = [flag(force), *settles_words(settles), *results_words(settles), *groups_words(add)]
-    return Call(COMPLETE_AND_ADD if add else COMPLETE, args, read_flags)
+    script = COMPLETE_WITH_RESULTS if _has_results(settles) else COMPLETE
+    return Call(COMPLETE_AND_ADD if add else script, args, read_flags)
+
+
+def _has_results(settles: Iterable[Settle]) -> bool:
+    return any(result is not None for _, _, result in settles)
 
 
 def release(
@@ -199,18 +213,20 @@ def release(
     after_ms: int | None = None,
     to_the_back: bool = False,
     lapsed: bytes = b"",
+    handlings: bytes = b"",
 ) -> Call[list[bool]]:
     """Give jobs back, at no cost unless `lapsed` says why a run did not answer."""
     after = b"" if after_ms is None else b"%d" % after_ms
-    return Call(RELEASE, [after, flag(to_the_back), lapsed, *settles_words(settles)], read_flags)
+    args = [after, flag(to_the_back), lapsed, handlings, *settles_words(settles)]
+    return Call(RELEASE, args, read_flags)
 
 
-def retry(failures: Sequence[Failure]) -> Call[list[bool]]:
+def retry(failures: Sequence[Failed]) -> Call[list[bool]]:
     """Count a failure of each and try again later, or fail what has spent its failures."""
     return Call(RETRY, failures_words(failures), read_flags)
 
 
-def fail(failures: Sequence[Failure]) -> Call[list[bool]]:
+def fail(failures: Sequence[Failed]) -> Call[list[bool]]:
     """Fail jobs at once."""
     return Call(FAIL, failures_words(failures), read_flags)
 
@@ -280,8 +296,8 @@ def workers() -> Call[list[WorkerInfo]]:
 
     def read(reply: list[bytes]) -> list[WorkerInfo]:
         now = int(reply[0])
-        pairs = zip(reply[1::2], reply[2::2], strict=True)
-        found = (read_worker(holder, entry, now) for holder, entry in pairs)
+        told = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
+        found = (read_worker(holder, entry, held, now) for holder, entry, held in told)
         return sorted(filter(None, found), key=lambda worker: worker.holder)
 
     return Call(WORKERS, [], read)
@@ -342,9 +358,9 @@ def resume() -> Call[None]:
     return Call(RESUME, [], _nothing)
 
 
-def delete() -> Call[None]:
-    """Remove the queue and everything in it."""
-    return Call(DELETE, [], _nothing)
+def delete(idle_ms: int | None = None) -> Call[bool]:
+    """Remove the queue and everything in it; or only when it is empty and was not used so long."""
+    return Call(DELETE, [b"" if idle_ms is None else b"%d" % idle_ms], bool)
 
 
 def counts() -> Call[Counts]:
@@ -415,9 +431,15 @@ def show(id: str) -> Call[Shown | None]:
 
 
 def peek(state: State, first: int, count: int) -> Call[list[Job]]:
-    """Return jobs of one state in its order, without taking them."""
+    """Return jobs of one state in its order, without taking them: as many as fit into a reply."""
     args = [_LETTERS[state], b"%d" % first, b"%d" % count]
     return Call(PEEK, args, lambda reply: read_jobs(state, reply))
+
+
+def peek_page(state: State, first: int, count: int) -> Call[tuple[list[Job], bool]]:
+    """Do the same, and tell whether there are more that did not fit."""
+    page = peek(state, first, count)
+    return Call(PEEK, page.args, lambda reply: (page.read(reply), reply[5] == 1))
 
 
 def settles_of(leases: Iterable[Lease]) -> list[Settle]:

@@ -34,6 +34,7 @@ if number >= MAX_JOBS then refuse('INVALID', 'chunk') end
 local found = overdue()
 check_types()
 
+heard_of('reader ' .. reader)
 -- It must not lapse while it grows.
 if #sizes > 0 then enter(entry, kept, after_ms(claim_ms)) end
 if number == #sizes and not kept.sealed then
@@ -54,7 +55,7 @@ if number == #sizes and not kept.sealed then
     kept.sealed = #sizes > 0 or nil
     if kept.sealed then
       ours.next = n + 1
-      enter('reader ' .. reader, ours, MAX_INSTANT)
+      enter('reader ' .. reader, ours, after_ms(GONE_MS))
       tell('claimed', {entry})
     end
   end

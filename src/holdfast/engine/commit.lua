@@ -28,12 +28,13 @@ if lists > 0 then
   call('ZADD', key.staging, unpack(winners))
   -- Before 0, the oldest first.
   enter('commit ' .. write, {
-    how = how, keep_ms = keep_for, lists = lists, list = 0, place = 0,
+    how = string.sub(how, 1, 4), only = #how > 4 and string.sub(how, 5) or nil,
+    keep_ms = keep_for, lists = lists, list = 0, place = 0,
   }, this.now - MAX_INSTANT)
   this.grantable = true
 else
   enter('commit ' .. write, {published_at = this.now}, after_ms(keep_for))
 end
-if writer ~= '' then enter('writer ' .. writer, {batch = batch}, MAX_INSTANT) end
+if writer ~= '' then enter('writer ' .. writer, {batch = batch}, after_ms(GONE_MS)) end
 tell('committed', {write})
 return finish({'1'})

@@ -1,6 +1,6 @@
 -- fail: leased -> failed, without another try
 --
--- ARGV   time, caller, number, then per lease: token, id, '', error
+-- ARGV   time, caller, number, then per lease: token, id, '', error, raised, ''
 -- reply  '1' or '0' per lease
 --
 -- A job that was cancelled meanwhile ends as that. What a failure handler fails waits for
@@ -30,7 +30,7 @@ for i, failure in ipairs(failures) do
       put_failed(id, hold, facts, SPENT + facts.failed_at)
     else
       facts.failures = (facts.failures or 0) + 1
-      facts.error = failure.reason ~= '' and failure.reason or nil
+      facts.error, facts.raised = failure.reason, failure.raised
       put_failed(id, hold, facts, this.now)
     end
   end

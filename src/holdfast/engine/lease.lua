@@ -39,7 +39,11 @@ local function worth_asking_in()
   local due_at = call('ZRANGE', failed and key.failed or key.delayed, 0, 0, 'WITHSCORES')[2]
   local lapses_at = call('ZRANGE', key.leased, 0, 0, 'WITHSCORES')[2]
   if due_at then wait_ms = math.min(wait_ms, due_at - this.now) end
-  if lapses_at then wait_ms = math.min(wait_ms, math.max(lapses_at, this.grace) - this.now) end
+  lapses_at = tonumber(lapses_at)
+  if lapses_at then
+    if lapses_at > this.lapsed_by then lapses_at = math.max(lapses_at, this.grace) end
+    wait_ms = math.min(wait_ms, lapses_at - this.now)
+  end
   return math.max(wait_ms, 0)
 end
 

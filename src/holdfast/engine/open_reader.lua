@@ -3,7 +3,8 @@
 -- ARGV   time, caller, number, reader
 -- reply  epoch, settled, next: the claims from settled up to next may be open
 --
--- Every call of a reader presents its epoch: so those before it are fenced off.
+-- Every call of a reader presents its epoch: so those before it are fenced off. A reader of whom
+-- nothing is heard for 100 days is forgotten.
 
 local again = begin()
 if again then return again end
@@ -13,5 +14,5 @@ check_staging()
 local kept = entry_of('reader ' .. reader) or {}
 local epoch = number_in(kept, 'epoch') + 1
 local done, following = number_in(kept, 'settled'), number_in(kept, 'next')
-enter('reader ' .. reader, {epoch = epoch, settled = done, next = following}, MAX_INSTANT)
+enter('reader ' .. reader, {epoch = epoch, settled = done, next = following}, after_ms(GONE_MS))
 return finish({epoch, done, following})

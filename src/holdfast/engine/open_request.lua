@@ -1,9 +1,10 @@
--- open_request: nothing -> a request; one that is open is gone on with
+-- open_request: nothing -> a request; one that is open is gone on with, one that need not be kept
+-- any longer is forgotten first
 --
 -- ARGV   time, caller, number, request, priority, limit ('' = none), fail_fast, keep_for_ms,
 --        open_for_ms ('' = no end), follow-up ('' = none, else a group of jobs, see read_jobs)
--- reply  '1' opened, 'o' open already, 's' sealed, 'e' ended and not yet forgotten, 'g' a group
---        has the name; parts so far
+-- reply  '1' opened, 'o' open already, 's' sealed, 'e' ended and kept, 'g' a group has the name;
+--        parts so far; 1 when one that has ended is being forgotten, so ask again, else 0
 
 local again = begin()
 if again then return again end
@@ -24,8 +25,9 @@ check_groups(follow_ups)
 check_types()
 check_requests()
 
-local record, letter = request_of(request), '1'
-if not record then
+local record, letter, gone, more = request_of(request), '1', false, false
+if record then gone, more = forget_expired(request, record) end
+if gone or not record then
   record = new_request(request)
   record.priority, record.limit, record.keep_for_ms = priority, limit, keep_for
   record.fail_fast = ARGV[7] == '1' and 1 or 0
@@ -48,4 +50,4 @@ if letter == '1' or letter == 'o' and open_for then
   call('ZADD', key.terms, open_for and after_ms(open_for) or MAX_INSTANT, request)
 end
 settle_requests()
-return finish({letter, record.total})
+return finish({letter, record.total, more and 1 or 0})

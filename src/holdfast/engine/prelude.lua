@@ -76,12 +76,17 @@ local function look()
   end
   local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'before', 'paused', 'largest',
     'sequence', 'staging')
-  local layout, sequence = tonumber(found[1]), found[7]
-  if layout and layout > OUR_LAYOUT then refuse('LAYOUT', tostring(layout)) end
+  local layout, sequence = found[1], found[7]
+  -- Only what we wrote ourselves is ours to change.
+  if layout and layout ~= 'OUR_LAYOUT' then
+    local newer = #layout <= 9 and string.find(layout, '^[1-9]%d*$')
+    refuse('LAYOUT', newer and layout or 'unknown')
+  end
   if sequence and not string.find(sequence, '^%d+$') then refuse('BROKEN', 'sequence') end
   this = {
     now = now, at = '', seen = tonumber(found[2]), grace = tonumber(found[3]) or 0,
-    before = tonumber(found[4]), paused = found[5], largest = tonumber(found[6]) or 0,
+    before = tonumber(found[4]), lapsed_by = 0,
+    paused = found[5], largest = tonumber(found[6]) or 0,
     new_caller = false, has_facts = false, has_next = false, has_requests = false,
     asleep = false, grantable = false,
     meta = layout and {} or {'layout', OUR_LAYOUT}, told = {},
@@ -109,6 +114,10 @@ local function begin()
     note('grace', this.grace)
     note('before', seen)
   end
+  -- During the grace a lease is protected if it had not lapsed at the last call before the
+  -- silence. A lease that had lapsed by then is not: who calls seldom must reclaim too. As `seen`
+  -- may be a second older than that call, some leases are protected that need not be.
+  this.lapsed_by = now < this.grace and math.min(now, this.before or 0) or now
   -- Written once a second at most, so silence is known to the second.
   local a_second_later = not seen or now - seen >= 1000 or now < seen
   if a_second_later then note('seen', now) end
@@ -232,7 +241,8 @@ local function read_facts(packed)
     remember_for_ms = 'number', keep = 'boolean', group = 'string', group_limit = 'number',
     request = 'string', place = 'number',
     priority = 'number', number = 'number', failures = 'number', lapses = 'number',
-    error = 'string', cancelled = 'boolean', failed_at = 'number', handlings = 'number',
+    error = 'string', raised = 'string', cancelled = 'boolean', failed_at = 'number',
+    handlings = 'number', max_handlings = 'number',
     outcome = 'string', ended_at = 'number', taken_until = 'number',
   }
   local kinds, sound = this.kinds, true

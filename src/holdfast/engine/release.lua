@@ -1,7 +1,7 @@
 -- release: leased -> ready or parked at its rank | delayed; as a lapse maybe -> failed
 --
 -- ARGV   time, caller, number, after ('' or ms), to_the_back, lapsed ('' or the reason),
---        settles
+--        handlings (see read_handlings), settles
 -- reply  '1' or '0' per settle
 --
 -- Costs the job nothing, unless `lapsed` says that a run did not answer. A job that was
@@ -13,7 +13,8 @@ if again then return again end
 local after = ARGV[4] ~= '' and whole(ARGV[4], 0, MAX_INSTANT, 'after') or 0
 local to_the_back, lapsed = ARGV[5] == '1', ARGV[6]
 if not lapsed or #lapsed > MAX_ERROR then refuse('INVALID', 'lapsed') end
-local groups = read_settles(7)
+local handlings = read_handlings(ARGV[7])
+local groups = read_settles(8)
 check_types()
 call('ZCARD', key.delayed)
 call('ZCARD', key.failed)
@@ -23,7 +24,7 @@ local due_at = after > 0 and after_ms(after) or 0
 
 if #ids > 0 then
   if lapsed ~= '' then
-    tell('released', count_lapses(ids, holds, lapsed, due_at, to_the_back, true))
+    tell('released', count_lapses(ids, holds, lapsed, due_at, to_the_back, true, handlings))
   else
     release_all(ids, holds, due_at, to_the_back)
   end

@@ -20,5 +20,6 @@ for n = first, math.min(last, first + MAX_JOBS) do
     held_claims = held_claims + 1
   end
 end
+heard_of('reader ' .. reader)
 book()
 return finish({held_claims})

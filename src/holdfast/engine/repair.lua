@@ -164,7 +164,10 @@ end
 
 -- When a request is to be tended of which that was lost.
 local function term_of(record)
-  if record.outcome > 0 then return math.min(record.ended_at + record.keep_for_ms, MAX_INSTANT) end
+  if record.outcome > 0 then
+    local keep_for = math.max(record.keep_for_ms, LEAST_KEPT_MS)
+    return math.min(record.ended_at + keep_for, MAX_INSTANT)
+  end
   return record.stopping > 0 and this.now or MAX_INSTANT
 end
 

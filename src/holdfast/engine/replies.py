@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.job import NO_FACTS, Facts, Job, Lease, Problem, Receipt, State, WorkerInfo
+from holdfast.job import (
+    NO_ENDED_FACTS,
+    NO_FACTS,
+    EndedFacts,
+    Facts,
+    Job,
+    Lease,
+    Problem,
+    Receipt,
+    State,
+    WorkerInfo,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +40,7 @@ FLAG: Final = {ord("0"): False, ord("1"): True}
 _RANKS: Final = 2**46
 _NEVER_MS: Final = 2**52
 _decode_facts = msgspec.msgpack.Decoder(Facts).decode
+_decode_ended_facts = msgspec.msgpack.Decoder(EndedFacts).decode
 _decode_about = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
@@ -57,6 +69,14 @@ def read_facts(packed: bytes) -> Facts:
         return NO_FACTS  # Somebody else wrote there: the job is worth more than its facts.
 
 
+def read_ended_facts(packed: bytes) -> EndedFacts:
+    """Return what is kept about a job that has ended."""
+    try:
+        return _decode_ended_facts(packed) if packed else NO_ENDED_FACTS
+    except msgspec.MsgspecError:
+        return NO_ENDED_FACTS
+
+
 def read_leases(
     token: str, ids: list[bytes], payloads: list[bytes], facts: list[bytes]
 ) -> list[Lease]:
@@ -77,14 +97,20 @@ def read_problem(id: bytes, what: bytes) -> Problem:
     return Problem(id.decode(errors="backslashreplace"), what.decode())
 
 
-def read_worker(holder: bytes, entry: bytes, now_ms: int) -> WorkerInfo | None:
-    """Return an entry of the directory; None where somebody else wrote it."""
+def read_worker(holder: bytes, entry: bytes, held: bytes, now_ms: int) -> WorkerInfo | None:
+    """Return an entry of the directory; None where somebody else wrote it.
+
+    `held` tells which of the jobs that it runs it still holds: the others have ended since.
+    """
     until, _, about = entry.partition(b" ")
     try:
         alive_until, facts = int(until), _decode_about(about)
     except (ValueError, msgspec.MsgspecError):
         return None
     name = holder.decode(errors="backslashreplace")
+    running = facts.get("running")
+    if isinstance(running, list) and len(running) == len(held):
+        facts["running"] = [job for job, flag in zip(running, held, strict=True) if FLAG[flag]]
     return WorkerInfo(name, alive_until > now_ms, alive_until / 1000, facts)
 
 
@@ -185,13 +211,17 @@ def read_jobs(state: State, reply: list[Any]) -> list[Job]:
     """Return the jobs that `peek` found."""
     return [
         _job(id.decode(errors="backslashreplace"), state, score, payload, facts, hold)
-        for id, score, payload, facts, hold in zip(*reply, strict=True)
+        for id, score, payload, facts, hold in zip(*reply[:5], strict=True)
     ]
 
 
 def _job(
     id: str, state: State, score: bytes, payload: bytes | None, packed: bytes, hold: bytes
 ) -> Job:
+    if state == "ended":
+        ending = read_ended_facts(packed)
+        kept = payload if ending.keep else None
+        return Job(id, state, kept, ending.priority, _seconds(float(score)), ending)
     facts = read_facts(packed)
     token, leased_ms, rank = _read_hold(hold)
     at: float | None = None
@@ -203,8 +233,6 @@ def _job(
         at = _seconds(float(score))
         priority = 99 - rank // _RANKS if state == "leased" and rank >= 0 else facts.priority
     leased_at = leased_ms / 1000 if token else None
-    if state == "ended" and not facts.keep:
-        payload = None
     return Job(id, state, payload, priority, at, facts, token, leased_at)
 
 

@@ -42,7 +42,10 @@ def open_request(
     open_for_ms: int | None = None,
     follow_up: Entry | None = None,
 ) -> Call[tuple[str, int]]:
-    """Open a request, or go on with one that is open: a letter, and the parts so far."""
+    """Open a request, or go on with one that is open: a letter, and the parts so far.
+
+    The letter is "f" while one that has ended is being forgotten: then ask again.
+    """
     args = [
         request.encode(),
         b"%d" % priority,
@@ -52,7 +55,11 @@ def open_request(
         b"" if open_for_ms is None else b"%d" % open_for_ms,
         *(groups_words([follow_up]) if follow_up else [b""]),
     ]
-    return Call(OPEN_REQUEST, args, lambda reply: (reply[0].decode(), reply[1]))
+
+    def read(reply: list[Any]) -> tuple[str, int]:
+        return "f" if reply[2] else reply[0].decode(), reply[1]
+
+    return Call(OPEN_REQUEST, args, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,13 @@ class Found:
     name: str
     record: Record
     now: int
+    tend_at: float
+    """When `lease` and `tidy` are to fail, empty or forget it."""
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it is open for too long, or has parts left that the next call is to cancel."""
+        return self.record.outcome == 0 and self.tend_at <= self.now
 
 
 def requests(request: str) -> Call[list[Found]]:
@@ -130,8 +144,8 @@ def some_requests(position: int = 0, count: int = 250) -> Call[tuple[list[Found]
 def _found(reply: list[Any]) -> tuple[list[Found], int]:
     now, position = int(reply[0]), reply[1]
     return [
-        Found(name.decode(errors="backslashreplace"), record, now)
-        for name, packed in zip(reply[2::2], reply[3::2], strict=True)
+        Found(name.decode(errors="backslashreplace"), record, now, float(tend_at or "inf"))
+        for name, packed, tend_at in zip(reply[2::3], reply[3::3], reply[4::3], strict=True)
         if (record := read_record(packed))
     ], position
 

@@ -1,7 +1,8 @@
 -- requests: what is known of one request, or of some
 --
 -- ARGV   time, request ('' = some of them), place in `terms` ('' = its end), how many to look at
--- reply  now, next place (0 = done), then per request its name and its record
+-- reply  now, next place (0 = done), then per request its name, its record and when it is to be
+--        tended (its score in `terms`, '' if it has none)
 
 look()
 local names, start = {ARGV[2]}, 0
@@ -18,6 +19,7 @@ for _, request in ipairs(names) do
   if packed then
     found[#found + 1] = request
     found[#found + 1] = packed
+    found[#found + 1] = call('ZSCORE', key.terms, request) or ''
   end
 end
 return found

@@ -1,10 +1,11 @@
 -- retry: leased -> delayed, or failed when its failures are spent
 --
--- ARGV   time, caller, number, then per lease: token, id, due ('' = now), error
+-- ARGV   time, caller, number, then per lease: token, id, due ('' = now), error, raised, handlings
+--        (see read_failures)
 -- reply  '1' or '0' per lease
 --
 -- Counts a failure. A job that was cancelled meanwhile ends as that. What a failure handler
--- could not handle is failed again, until it has tried often enough.
+-- could not handle is failed again, until it has tried as often as it may.
 
 local again = begin()
 if again then return again end
@@ -28,10 +29,10 @@ for i, failure in ipairs(failures) do
       cancelled[#cancelled + 1] = id
       end_job(id, facts, 'cancelled')
     elseif facts.failed_at then
-      put_failed_again(id, hold, facts, due_at)
+      put_failed_again(id, hold, facts, due_at, failure.handlings)
     else
       facts.failures = (facts.failures or 0) + 1
-      facts.error = failure.reason ~= '' and failure.reason or nil
+      facts.error, facts.raised = failure.reason, failure.raised
       if limit >= 0 and facts.failures > limit then
         put_failed(id, hold, facts, this.now)
       else

@@ -25,8 +25,8 @@ for i = 1, n do
     local priority = facts.priority or 50
     count(facts, field.failed, -1)
     if record and record.outcome > 0 then reopen(facts.request, record) end
-    facts.failures, facts.lapses, facts.error = nil, nil, nil
-    facts.failed_at, facts.handlings, facts.number = nil, nil, nil
+    facts.failures, facts.lapses, facts.error, facts.raised = nil, nil, nil, nil
+    facts.failed_at, facts.handlings, facts.max_handlings, facts.number = nil, nil, nil, nil
     put_waiting(id, facts, priority, nil, 0)
     flags[i] = '1'
     revived[#revived + 1] = id

@@ -30,6 +30,12 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_REQUEST_BYTES: Final = MAX_NAME_BYTES - 32
 """The longest name of a request, since its parts and its follow-ups are named after it."""
 
+LEAST_KEPT_MS: Final = 10_000
+"""A request that has ended is kept for so long at least: whoever waits for it learns the end."""
+
+GONE_DAYS: Final = 100
+"""A reader, a writer or a schedule that no call names for longer is forgotten."""
+
 BOUNDS: Final = {
     "MAX_JOBS": MAX_JOBS,
     "MAX_BYTES": MAX_BYTES,
@@ -55,6 +61,9 @@ BOUNDS: Final = {
     "OUR_LAYOUT": 1,  # of the keys and what is in them
     "SILENCE_MS": 5_000,  # nobody called for longer: holders get as long again
     "CALLER_MS": 600_000,  # a caller silent for longer is forgotten
+    "LEAST_KEPT_MS": LEAST_KEPT_MS,
+    "GONE_MS": GONE_DAYS * 86_400_000,  # who is not heard of for longer is forgotten
+    "HEARD_MS": 86_400_000,  # how often it is written down that somebody was heard of
     "MAX_CHUNKS": 16,  # of rows that are forgotten in one call
     "SMALL_CHUNKS": 128 * 1024,  # bytes of chunks that are published in one call, or one chunk
 }

@@ -7,13 +7,15 @@ from typing import Final
 from holdfast.engine.script import Script
 
 # Scripts that free or move work run on a full server, so that it can be drained.
-# Those that add do not.
+# Those that add work or store results do not: hence two transitions are here twice.
 ADD: Final = Script("add")
 ADD_GROUPED: Final = Script("add_grouped")
 UPDATE: Final = Script("update")
 TICK: Final = Script("tick")
 LEASE: Final = Script("lease", "allow-oom")
+LEASE_WITH_RESULTS: Final = Script("lease")
 COMPLETE: Final = Script("complete", "allow-oom")
+COMPLETE_WITH_RESULTS: Final = Script("complete")
 COMPLETE_AND_ADD: Final = Script("complete_and_add")
 RETRY: Final = Script("retry", "allow-oom")
 FAIL: Final = Script("fail", "allow-oom")

@@ -31,7 +31,7 @@ if n < below then
   if not open then
     strike(entry)
     ours.settled = n + 1
-    enter('reader ' .. reader, ours, MAX_INSTANT)
+    enter('reader ' .. reader, ours, after_ms(GONE_MS))
     tell('settled', {entry})
   end
   n = number_in(ours, 'settled')

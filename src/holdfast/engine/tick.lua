@@ -6,7 +6,8 @@
 --        per job (see add), or nothing where somebody else was first
 --
 -- Any number of schedulers ask. Who has seen the last tick may make the next ones, so each is made
--- once: also by one who was frozen for hours between looking and making.
+-- once: also by one who was frozen for hours between looking and making. A schedule that nobody
+-- asks for in 100 days is forgotten.
 
 local again = begin()
 if again then return again end
@@ -16,11 +17,16 @@ local tick = whole(ARGV[6], 0, MAX_INSTANT, 'tick')
 local groups = read_jobs(ARGV, 7)
 local last = call('HGET', key.meta, memory)
 last = last and string.find(last, '^%d+$') and last or ''
-if last ~= ARGV[5] then return finish({this.at, last, ''}) end
+check_staging()
+if last ~= ARGV[5] then
+  if last ~= '' then heard_of(memory, {}) end
+  return finish({this.at, last, ''})
+end
 
 check_groups(groups)
 local flags = choose(groups)
 create_each(groups)
 settle_requests()
 note(memory, string.format('%d', tick))
+heard_of(memory, {})
 return finish({this.at, last, '+' .. flags})

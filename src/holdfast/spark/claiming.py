@@ -188,7 +188,7 @@ class Claiming:
         if start + 1 < self._settled:
             what = "behind it: another stream has gone on under this name"
         elif start >= self._next:
-            what = "ahead of it: the queue was deleted, or is another one"
+            what = "ahead of it: the queue was deleted or is another, or the reader was forgotten"
         if what:
             raise WrongState(
                 f"the checkpoint (claim {start}) is not that of reader {self._options.reader!r}, "

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from holdfast import extras
 from holdfast.errors import HoldfastError
 
 OLDEST: Final = 17
@@ -45,7 +46,7 @@ def java_home() -> Path:
         if _runs(java):
             return _home_without_vector(java)
     raise HoldfastError(
-        f"Spark needs Java {OLDEST} or newer and none was found: pip install 'holdfast[spark]' "
+        f"Spark needs Java {OLDEST} or newer and none was found: {extras.command('spark')} "
         "brings one, or let JAVA_HOME name yours"
     )
 

@@ -7,19 +7,21 @@ refused: a misspelt option that is ignored would be found out much later.
 from __future__ import annotations
 
 import math
-import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from holdfast import arguments, keys
+from holdfast.address import default_url
 from holdfast.address import parse as parse_url
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.job import State
 from holdfast.queue import Queue
 from holdfast.server import Server
+from holdfast.server_directory import default_directory, real_path, tell_default
 
 T = TypeVar("T")
 
@@ -162,12 +164,18 @@ class _Given:
         queue = self.read("queue", _queue, "")
         if not queue:
             raise InvalidArgument("option 'queue' is missing: name the queue")
-        url = self.read("url", str, os.environ.get("HOLDFAST_URL") or "embedded://")
+        url: str | None = self.read("url", str, None)
         try:
-            embedded = parse_url(url).embedded
+            address = parse_url(url)
         except InvalidArgument as error:
             raise InvalidArgument(f"option 'url': {error}") from None
-        return Place(queue, url, socket.gethostname() if embedded else "")
+        if not address.embedded:
+            return Place(queue, default_url() if url is None else url)
+        # Executors have another current directory.
+        directory = real_path(address.path or default_directory())
+        if address.by_default:
+            tell_default(directory)
+        return Place(queue, f"embedded://{quote(str(directory))}", socket.gethostname())
 
 
 def _queue(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Final
 
 import psutil
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from holdfast.spark.java import java_home
@@ -22,6 +24,10 @@ QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+_QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Where PySpark logs each analysis error, which it also raises."""
+FAIR: Final = {"spark.scheduler.mode": "FAIR"}
+"""Lets jobs of different pools share the cores; those of one pool run in turn, as without it."""
 
 
 def session(
@@ -44,7 +50,9 @@ def session(
     if active := SparkSession.getActiveSession():
         return active
     prepare(local=master.startswith("local"))
-    settings = {**QUIET, "spark.driver.memory": memory, **(config or {})}
+    for logger in _QUERY_LOGS:
+        PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
+    settings = {**QUIET, **FAIR, "spark.driver.memory": memory, **(config or {})}
     own = settings.get("spark.driver.extraJavaOptions", "")
     # The last one counts, so a log file of the user's own stands.
     settings["spark.driver.extraJavaOptions"] = f"{QUIET_LOG} {own}".strip()

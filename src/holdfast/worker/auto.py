@@ -1,7 +1,10 @@
 """How many handlers run at a time, where that follows the load: `concurrency="auto"`.
 
-More while work waits and processors are idle, fewer while they are all busy. Jobs that compute end
-up with one per processor, jobs that wait with as many as the processors can serve.
+The rule: the tasks of this worker that want a processor, on average over the last second, should be
+as many as there are processors for it. A handler that computes wants one all the time, so there is
+one handler per processor. A handler that waits for a network wants one for a small part of the
+time, so there are many. For the worker are the processors that it uses and those that are idle, and
+at least half of all, whatever other programs do.
 """
 
 from __future__ import annotations
@@ -22,11 +25,14 @@ log = logging.getLogger("holdfast")
 
 TICK_SECONDS: Final = 1.0
 ROOMY: Final = 0.8
-"""There is room for more below this."""
+"""More handlers may run while those that run want less than this part of the processors."""
+CROWDED: Final = 1.1
+"""Fewer should run when they want more than this. Between the two nothing changes."""
 SATURATED: Final = 0.95
-"""There are too many above this."""
-ONE_PROCESSOR: Final = (0.9, 1.1)
-"""Threads that use so much together wait for each other: the interpreter runs one at a time."""
+"""When all programs together use more than this part of the processors, some have to wait."""
+ONE_PROCESSOR: Final = 1.1
+"""Threads that use less than this together may wait for each other: the interpreter runs one at a
+time."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +88,32 @@ def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, 
     one    handlers share one interpreter
     """
     least, most = bounds
-    if load.busy >= SATURATED:
-        needed = math.ceil(load.own - 0.25)  # One for each processor that they keep busy.
-        return max(least, min(count, max(needed, count - max(1, count // 8))))
-    waits_for_itself = one and ONE_PROCESSOR[0] <= load.own <= ONE_PROCESSOR[1]
-    if wants and load.busy <= ROOMY and not waits_for_itself:
-        return min(most, count + max(1, count // 2))
+    available = _available(count, load, one=one)
+    wanted = max(_wanted(count, load), 0.01)
+    fit = count * available / wanted  # So many would want all that is available.
+    if wanted > available * CROWDED:
+        return max(least, min(count, max(math.ceil(fit - 0.25), count - max(1, count // 8))))
+    if wants and (wanted <= available * ROOMY or count + 1 <= available):
+        more = min(count + max(1, count // 2), math.floor(fit))
+        return min(most, max(count, more))
     return count
+
+
+def _available(count: int, load: Load, *, one: bool) -> float:
+    """Return how many processors the handlers may use."""
+    idle = load.processors * (1 - load.busy)
+    available = max(load.own + idle, load.processors / 2)
+    if one and count > 1 and load.own <= ONE_PROCESSOR:
+        available = 1.0
+    return max(available, 1.0)
+
+
+def _wanted(count: int, load: Load) -> float:
+    """Return how many processors they want: what they had, and what they waited for."""
+    if load.wanted is not None:
+        return max(load.wanted, load.own)
+    # It is not known who waits: where all are busy it may be all of them.
+    return count if load.busy >= SATURATED else load.own
 
 
 class Tuner:
@@ -133,9 +158,11 @@ class Tuner:
         count = next_count(self._count, self._bounds, load, wants=self._wants(), one=self._one)
         if count != self._count:
             log.info(
-                "concurrency: %d -> %d, processors %.0f %% busy",
+                "concurrency: %d -> %d; handlers want %.1f of %.1f processors, %.0f %% busy",
                 self._count,
                 count,
+                _wanted(self._count, load),
+                load.processors,
                 load.busy * 100,
             )
             self._resize(count)

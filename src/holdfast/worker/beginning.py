@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.worker.handlers import NOBODY
 from holdfast.worker.held import Held, pieces
-from holdfast.worker.outcomes import Answer
+from holdfast.worker.outcomes import GIVEN_BACK, Answer
 from holdfast.worker.pace import unknown_after
 from holdfast.worker.reporting import tell
 from holdfast.worker.running import AsyncRunningJob, Batch, RunningJob
@@ -51,6 +51,11 @@ class Beginning:
         more = 0
         for handler, jobs in works.items():
             self._held.add(jobs, asked_at)
+            if self._control.is_leaving():  # There may be no executor any more.
+                more -= len(jobs)
+                for job in jobs:
+                    self._held.answer(job, GIVEN_BACK)
+                continue
             if handler is NOBODY:
                 more -= len(jobs)
                 self._give_up(jobs)
@@ -85,10 +90,5 @@ class Beginning:
                 self._unknown.clear()
             self._unknown[job.id] += 1
             self._held.answer(job, Answer("release", after_ms=round(seconds * 1000)))
-            log.warning(
-                "%s: no handler for %s here; given back for %d s",
-                job.id,
-                "jobs without a name" if name is None else repr(name),
-                seconds,
-            )
+            self._shared.unknown.tell(self._control.called, name, job.id, seconds)
             tell(self._shared.hooks, "unknown", job)

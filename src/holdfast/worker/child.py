@@ -12,7 +12,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -25,14 +24,14 @@ import msgspec
 from holdfast import arguments
 from holdfast.asking import Asker
 from holdfast.engine.call import Entry
-from holdfast.errors import LeaseLost, ServerUnavailable
+from holdfast.errors import HoldfastError, JobCancelled, LeaseLost, ServerUnavailable
 from holdfast.job import Duration, Lease, NewJob
 from holdfast.sharding import Sharding
 from holdfast.worker import frames, tickets
 from holdfast.worker.board import Board
 from holdfast.worker.handlers import Handler, Handlers
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.outcomes import GIVEN_BACK, Fail, Release, Retry
+from holdfast.worker.outcomes import GIVEN_BACK, Fail, Release, Retry, trace_of
 from holdfast.worker.running import Batch, Run, RunningJob, run
 from holdfast.worker.signals import show_stacks
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 _FAR_DESCRIPTOR: Final = 900
 """Where the connection is kept, out of the way of jobs that close what they find."""
-_LONGEST_TRACE: Final = 8000
 
 
 class Place:
@@ -145,12 +143,9 @@ def _answers(work: Run, megabytes: float) -> frames.Answers:
 
 
 def _trace(raised: BaseException | None) -> str:
-    if raised is None or isinstance(raised, Retry | Fail | Release):
+    if raised is None or issubclass(type(raised), Retry | Fail | Release):
         return ""
-    try:
-        return "".join(traceback.format_exception(raised))[-_LONGEST_TRACE:]
-    except Exception:  # noqa: BLE001  # An exception may refuse to be looked at.
-        return type(raised).__qualname__
+    return trace_of(raised)
 
 
 def _peak_megabytes() -> float:
@@ -207,7 +202,7 @@ class _Control:
             except (OSError, EOFError):
                 raise LeaseLost(f"{job.id}: the connection to the worker is closed") from None
         if answer.refused:
-            raise (ServerUnavailable if answer.unavailable else LeaseLost)(answer.refused)
+            raise _refusal(answer)
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
         return list(self._ask.entries(new, {}))
@@ -219,3 +214,10 @@ class _Control:
             _, shards, number = self._given.shard
             namer = partial(Sharding(self.called, shards).namer_in, number)
         return Asker(lambda: "", self._given.defaults, "rank", namer)
+
+
+def _refusal(answer: frames.Extended) -> HoldfastError:
+    """Return why a lease was not extended, as the worker was told."""
+    if answer.unavailable:
+        return ServerUnavailable(answer.refused)
+    return (JobCancelled if answer.cancelled else LeaseLost)(answer.refused)

@@ -23,18 +23,20 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast import arguments
 from holdfast.engine import calls
-from holdfast.errors import HoldfastError, LeaseLost, ServerUnavailable
+from holdfast.errors import HoldfastError, JobCancelled, QueueFull, ServerUnavailable
 from holdfast.job import Extended, NewJob
+from holdfast.wire import is_away, note_away, note_back
 from holdfast.worker import settling
 from holdfast.worker.beginning import Beginning
 from holdfast.worker.ear import Ear
 from holdfast.worker.flights import Flight, Flights
 from holdfast.worker.held import Held
-from holdfast.worker.outcomes import GIVEN_BACK, spends
+from holdfast.worker.outcomes import GIVEN_BACK, Answer, spends
 from holdfast.worker.places import LEND_SECONDS
 from holdfast.worker.presence import Presence
 from holdfast.worker.queues import called
-from holdfast.worker.reporting import report
+from holdfast.worker.refused import GIVEN_BACK_SECONDS, Refused
+from holdfast.worker.reporting import job_log, report
 from holdfast.worker.running import Run, RunningJob, places_of
 from holdfast.worker.settling import MOST_BYTES, answer_of, settle_of
 from holdfast.worker.ticker import Ticker
@@ -57,6 +59,8 @@ SLOWEST_SECONDS: Final = 5.0
 """The longest pause between two tries while the server refuses."""
 LEAVE_WITHIN_SECONDS: Final = 5.0
 """After its time is up a control loop is not waited for longer than this."""
+LEAVE_IDLE_SECONDS: Final = 2.0
+"""A control loop that holds no job is not waited for longer than this: its server may be away."""
 
 
 class Control:
@@ -73,6 +77,7 @@ class Control:
         self._finished: deque[Run] = deque()
         self._returned: deque[Run] = deque()
         self._held = Held(queue, shared)
+        self._refused = Refused(queue.name)
         self._beginning = Beginning(self, self._held, shared)
         self._flights = Flights(queue, self._share, self._held, shared)
         self._ticker = Ticker(queue)
@@ -87,8 +92,16 @@ class Control:
         self._asked_after = -1
         """How many runs of this worker were over when it last asked."""
         shared.quiet[self] = -1
+        self._told_at = math.inf
+        """When it was first told to stop,"""
         self._leave_at: float | None = None
+        """and until when it waits for what runs."""
         self._trouble = 0
+        self._tried_at = now
+        self._refused_since: float | None = None
+        """Since when the server is lost or refuses something."""
+        self._is_away = False
+        """Whether the last trouble was that the server did not answer."""
         self._answers = False
         """Whether the server does. Until it does nothing is asked of it that would hold places."""
         self.clean = True
@@ -111,9 +124,14 @@ class Control:
 
     def stop(self, grace: float) -> None:
         """Lease no more; end when what runs is done, or given back after `grace` seconds."""
-        leave_at = time.monotonic() + grace
+        now = time.monotonic()
+        leave_at, self._told_at = now + grace, min(self._told_at, now)
         self._leave_at = leave_at if self._leave_at is None else min(self._leave_at, leave_at)
         self._waiter.rouse()
+
+    def is_leaving(self) -> bool:
+        """Tell whether it was told to stop."""
+        return self._leave_at is not None
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it has ended; return whether it has."""
@@ -125,11 +143,18 @@ class Control:
         Not for ever: while the server is lost it can give nothing back.
         """
         while not self._over.wait(0.1):
-            if self._leave_at is None or time.monotonic() > self._leave_at + LEAVE_WITHIN_SECONDS:
+            if time.monotonic() > self._wait_until():
                 self._forsaken = True
                 self._held.tell_all("leaving")
                 return not self._held
         return self.clean
+
+    def _wait_until(self) -> float:
+        """Return until when the one who stops it waits: not for long where it holds no job."""
+        if self._leave_at is None:
+            return -math.inf
+        until = self._leave_at + LEAVE_WITHIN_SECONDS
+        return until if self._held else min(until, self._told_at + LEAVE_IDLE_SECONDS)
 
     def finished(self, work: Run) -> None:
         """Take a run that is over from its executor."""
@@ -154,7 +179,7 @@ class Control:
         lease_seconds = max(wanted, self._shared.lease_seconds)
         asked_at = time.monotonic()
         if self.queue.extend(job.lease, lease_seconds) is Extended.CANCELLED:
-            raise LeaseLost(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
+            raise JobCancelled(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
         job.lapses_at = max(job.lapses_at, asked_at + lease_seconds)
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
@@ -186,11 +211,25 @@ class Control:
             self._free_late()
 
     def _try_step(self) -> None:
+        self._tried_at = time.monotonic()
         try:
             self._step()
-            self._trouble = 0
+            if self._trouble:
+                self._recover()
         except HoldfastError as error:
             self._bear(error)
+
+    def _recover(self) -> None:
+        """Log that the trouble is over; of a server that was away it is logged once for all."""
+        since, self._refused_since = self._refused_since, None
+        self._trouble = 0
+        if since is None:
+            return  # It was something unexpected, and not the server.
+        if self._is_away:
+            note_back(self.queue.server.address)
+        else:
+            seconds = time.monotonic() - since
+            log.warning("%s: the server takes all calls again after %.1f s", self.called, seconds)
 
     def _complain(self) -> None:
         with suppress(Exception):  # Also somebody's filter of the log may raise.
@@ -210,6 +249,7 @@ class Control:
             self.queue.counts()
             self._answers = True
             self._share.hunger()
+        self._ask_for_room()
         completed = settling.completed(self._held.unsettled)
         others = len(completed) < len(self._held.unsettled)
         if others or self._leave_at is not None or not self._is_worth_another():
@@ -256,17 +296,26 @@ class Control:
         self._trouble += 1
         self._answers = False
         self._share.rest()
+        self._is_away = is_away(error)
+        if self._refused_since is None:
+            self._refused_since = self._tried_at
+        if self._is_away:
+            note_away(self.queue.server.address, self._refused_since)
         if self._trouble == 1 or self._trouble % 20 == 0:
             log.warning("%s: %s; the worker goes on trying", self.queue.name, error)
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
-            log.error("%s: %d jobs are left to lapse", self.queue.name, len(self._held))
+            if left := len(self._held):
+                log.error("%s: jobs that are left to lapse: %d", self.queue.name, left)
             self._held.tell_all("leaving")
+            if left or self._flight:
+                self.clean = False
             if self._flight:
                 self._flights.forget(self._flight)
-            self.clean, self._flight = False, None
+            self._flight = None
+            self._refused.clear()
             self._held.clear()
             self._free_late()
-        elif not isinstance(error, ServerUnavailable):  # That one took its time.
+        elif time.monotonic() < self._tried_at + SLOWEST_SECONDS:  # Else that took its time.
             self._pause()
 
     def _pause(self) -> None:
@@ -336,7 +385,7 @@ class Control:
 
     def _next_at(self) -> float:
         """Return when there is something to do if nothing happens."""
-        times = [self._presence.tell_at, self._held.extend_at]
+        times = [self._presence.tell_at, self._held.extend_at, self._refused.ask_at]
         if self._leave_at is None:
             times.append(self._ticker.next_at())
         if self._leave_at is not None:
@@ -392,19 +441,59 @@ class Control:
                 self._share.hunger()  # What came back may be due at once.
             except ServerUnavailable:
                 raise
+            except QueueFull as error:
+                self._set_aside(settlement.jobs, error)
             except HoldfastError as error:
                 if not settling.turn_down(settlement, error):
                     refused = error
         return refused
 
+    def _set_aside(self, jobs: Iterable[RunningJob], error: QueueFull | None = None) -> None:
+        """Have jobs wait that a full server refuses to complete; the others are settled alone."""
+        waiting = [job for job in jobs if settling.needs_room(job)]
+        for job in waiting:
+            del self._held.unsettled[job]
+        too_many = self._refused.add(waiting)
+        if error:
+            self._refused.refused(error)
+        for job in too_many:
+            job.follow_ups = None
+            self._held.answer(job, Answer("release", after_ms=round(GIVEN_BACK_SECONDS * 1000)))
+
+    def _ask_for_room(self) -> None:
+        """Complete what a full server refused before, as much as it takes now."""
+        if not self._refused:
+            return
+        self._set_aside(tuple(self._held.unsettled))
+        while self._refused and time.monotonic() >= self._refused.ask_at:
+            settlement = settling.completing(self._refused.next())
+            try:
+                counted = self.queue._run(settlement.call)
+            except QueueFull as error:
+                self._refused.refused(error)
+            except ServerUnavailable:
+                raise
+            except HoldfastError as error:
+                if not settling.turn_down(settlement, error):
+                    raise
+                self._refused.drop(settlement.jobs)
+                for job in settlement.jobs:
+                    self._held.answer(job)
+            else:
+                self._refused.drop(settlement.jobs)
+                self._settled(settlement.jobs, counted)
+                self._share.hunger()  # What was added may be due at once.
+
     def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         for job in jobs:
             self._held.settle(job)
+        each = bool(self.hooks) or job_log.isEnabledFor(logging.INFO)
         for job, ok in zip(jobs, counted, strict=True):
             answer = answer_of(job)
-            if self.hooks or not ok or answer.way != "complete":
+            if each or not ok or answer.way != "complete":
                 report(self.hooks, job, answer, counted=ok)
-            if answer.way == "fail" or spends(answer, job.lease.facts):
+            fails = answer.way == "fail" or spends(answer, job.lease.facts)
+            if fails or (job.failed and answer.way != "complete"):  # It may be due at once.
                 self._ask_failed_at = time.monotonic()
 
     # ----------------------------------------------------------------------- lease
@@ -422,10 +511,14 @@ class Control:
         if count > 0:
             self._ask(count, completed)
         elif completed:
-            with self._held.telling(completed):
-                call = calls.complete([settle_of(job) for job in completed])
-                counted = self.queue._run(call)
-            self._settled(completed, counted)
+            try:
+                with self._held.telling(completed):
+                    call = calls.complete([settle_of(job) for job in completed])
+                    counted = self.queue._run(call)
+            except QueueFull as error:
+                self._set_aside(completed, error)
+            else:
+                self._settled(completed, counted)
 
     def _lease_failed(self, count: int) -> int:
         """Lease failed jobs for their handler; return how many."""
@@ -434,13 +527,19 @@ class Control:
             return 0
         flight = self._flights.send(count, (), failed=True)
         granted = self._flights.read(flight)
-        self._ask_failed_at = time.monotonic() + (granted.ask_again or 0.02)
+        # Where some were granted there may be more.
+        pause = 0 if granted.leases else granted.ask_again or 0.02
+        self._ask_failed_at = time.monotonic() + pause
         self._take(flight, granted)
         return len(granted.leases)
 
     def _ask(self, count: int, completed: Sequence[RunningJob]) -> None:
         """Ask for jobs. What the call before brought begins while the server is at this one."""
-        flight = self._flights.send(count, completed)
+        try:
+            flight = self._flights.send(count, completed)
+        except QueueFull as error:
+            self._set_aside(completed, error)
+            return
         self._asked_at = flight.asked_at
         before, self._flight = self._flight, flight
         if before:
@@ -455,12 +554,19 @@ class Control:
             self._arrive(flight)
 
     def _arrive(self, flight: Flight) -> None:
-        granted = self._flights.read(flight)
+        try:
+            granted = self._flights.read(flight)
+        except QueueFull as error:
+            self._set_aside(flight.completed, error)
+            self._share.hunger()
+            return
         enough = len(granted.leases) < flight.most
         if enough:
             self._share.had_enough()
-            # Where some were granted it is not told when to ask for more.
-            self._ask_at = time.monotonic() + (granted.ask_again or 0.02)
+            # Where some were granted it is not told when to ask for more. Where none were, 0 says
+            # that this call could not see to everything.
+            pause = 0.02 if granted.leases else granted.ask_again
+            self._ask_at = time.monotonic() + pause
         self._share.free(flight.asking.count - len(granted.leases))
         self._take(flight, granted)
         if enough and granted.leases:
@@ -504,4 +610,8 @@ class Control:
         if late >= max(ends_within, default=0.0):
             for job in self._held.unanswered():
                 self._held.answer(job, job.answer or GIVEN_BACK)
+                self.clean = False
+            for job in self._refused.clear():
+                job.follow_ups = None
+                self._held.answer(job, GIVEN_BACK)
                 self.clean = False

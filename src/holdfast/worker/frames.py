@@ -1,4 +1,4 @@
-"""What a worker and its children say to each other: msgpack, each message after its length.
+"""What a worker and its children say to each other: msgpack, after a constant and the length.
 
 Nothing is pickled: a child gets bytes and values that it checks, and answers with the same.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
@@ -18,7 +19,9 @@ from holdfast.engine.call import Entry
 from holdfast.job import JobOptions, Lease
 from holdfast.worker.outcomes import Answer
 
-_LENGTH: Final = struct.Struct("<I")
+_HEAD: Final = struct.Struct("<4sI")
+_START: Final = b"\xf7hf\x01"
+"""Begins each message. Where it is missing, something else wrote into the connection."""
 _LONGEST: Final = 2**30
 _CHUNK: Final = 256 * 1024
 
@@ -65,7 +68,9 @@ class Extended(msgspec.Struct, frozen=True, tag="extended"):
 
     refused: str = ""
     unavailable: bool = False
-    """Whether that is since the server did not answer."""
+    """Whether that is since the server did not answer,"""
+    cancelled: bool = False
+    """or since the job was cancelled."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -88,7 +93,7 @@ read_last_words = msgspec.msgpack.Decoder(Answers).decode
 def pack(message: object) -> bytes:
     """Return a message as it is sent."""
     packed = msgspec.msgpack.encode(message)
-    return _LENGTH.pack(len(packed)) + packed
+    return _HEAD.pack(_START, len(packed)) + packed
 
 
 class Garbled(Exception):
@@ -104,16 +109,36 @@ class Line:
         self._connection = connection
         self._decode = decode
         self._received = bytearray()
+        self._unsent: deque[memoryview] = deque()
         self._lock = threading.Lock()
 
     def send(self, message: object) -> None:
-        """Send a message. Threads may, one after the other."""
-        self.send_packed(pack(message))
-
-    def send_packed(self, packed: bytes) -> None:
-        """Send messages that are packed already."""
+        """Send a message, and wait until it is sent. Threads may, one after the other."""
         with self._lock:
-            self._connection.sendall(packed)
+            self._connection.sendall(pack(message))
+
+    def post(self, packed: bytes) -> None:
+        """Send as much of these packed messages as fits now, and the rest with `flush`."""
+        with self._lock:
+            self._unsent.append(memoryview(packed))
+            self._flush()
+
+    def flush(self) -> None:
+        """Send what was posted and did not fit, as much as fits now."""
+        with self._lock:
+            self._flush()
+
+    def has_unsent(self) -> bool:
+        """Tell whether something is left for `flush`."""
+        return bool(self._unsent)
+
+    def _flush(self) -> None:
+        with suppress(BlockingIOError):
+            while self._unsent:
+                sent = self._connection.send(self._unsent[0], socket.MSG_DONTWAIT)
+                self._unsent[0] = self._unsent[0][sent:]
+                if not self._unsent[0]:
+                    self._unsent.popleft()
 
     def read(self) -> object:
         """Wait for the next message; EOFError when the other side is gone."""
@@ -145,15 +170,17 @@ class Line:
         self._received += received
 
     def _next(self) -> object | None:
-        if len(self._received) < _LENGTH.size:
+        if not _START.startswith(self._received[: len(_START)]):
+            raise Garbled
+        if len(self._received) < _HEAD.size:
             return None
-        (length,) = _LENGTH.unpack_from(self._received)
+        _, length = _HEAD.unpack_from(self._received)
         if length > _LONGEST:
             raise Garbled
-        end = _LENGTH.size + length
+        end = _HEAD.size + length
         if len(self._received) < end:
             return None
-        packed = bytes(self._received[_LENGTH.size : end])
+        packed = bytes(self._received[_HEAD.size : end])
         del self._received[:end]
         try:
             return self._decode(packed)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import psutil
+
+from holdfast.worker import trees
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
@@ -20,6 +23,10 @@ class Load(NamedTuple):
     """Of what may be used: 1 when nothing is left."""
     own: float
     """By this process and all that it started, in processors."""
+    wanted: float | None = None
+    """What they used and what they waited for while others ran; None where nobody can tell."""
+    processors: float = 1.0
+    """How many may be used."""
 
 
 def processors() -> float:
@@ -37,6 +44,7 @@ class Gauge:
         self._idle = _idle_seconds()
         self._group = _group_seconds()
         self._own = _own_seconds()
+        self._wanted = _wanted_seconds(self._own)
 
     def read(self) -> Load:
         """Return what was used since the last look."""
@@ -45,9 +53,17 @@ class Gauge:
         busy = 1 - (idle - self._idle) / seconds / len(_allowed())
         if quota := _quota():
             busy = max(busy, (group - self._group) / seconds / quota)
-        used = sum(max(0.0, spent - self._own.get(pid, 0.0)) for pid, spent in own.items())
+        used = _growth(self._own, own) / seconds
+        after = _wanted_seconds(own)
+        wanted = _growth(self._wanted, after) / seconds if after else None
         self._at, self._idle, self._group, self._own = now, idle, group, own
-        return Load(min(max(busy, 0.0), 1.0), used / seconds)
+        self._wanted = after
+        return Load(min(max(busy, 0.0), 1.0), used, wanted, processors())
+
+
+def _growth(before: dict[int, float], after: dict[int, float]) -> float:
+    """Return how much was added. What is new began at 0."""
+    return sum(max(0.0, spent - before.get(name, 0.0)) for name, spent in after.items())
 
 
 def _allowed() -> set[int]:
@@ -66,12 +82,26 @@ def _idle_seconds() -> float:
 
 def _own_seconds() -> dict[int, float]:
     spent = {}
-    me = psutil.Process()
-    for process in (me, *me.children(recursive=True)):
+    for pid in (os.getpid(), *trees.below(os.getpid())):
         with suppress(psutil.Error):
-            times = process.cpu_times()
-            spent[process.pid] = times.user + times.system
+            times = psutil.Process(pid).cpu_times()
+            spent[pid] = times.user + times.system
     return spent
+
+
+def _wanted_seconds(pids: Iterable[int]) -> dict[int, float]:
+    """Return for each thread how long it ran and how long it waited for a processor.
+
+    Empty where the kernel does not count that.
+    """
+    wanted = {}
+    for pid in pids:
+        with suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError, ValueError):
+                    ran, waited, _ = (task / "schedstat").read_text().split()
+                    wanted[int(task.name)] = (int(ran) + int(waited)) / 1e9
+    return wanted
 
 
 def _quota() -> float:

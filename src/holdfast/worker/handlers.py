@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from holdfast import arguments
+from holdfast.backoff import DEFAULT_HANDLING, Handling
 from holdfast.calling import Declared
 from holdfast.engine.script import MAX_JOBS
 from holdfast.errors import InvalidArgument
@@ -33,6 +34,10 @@ class Handler:
     """The most jobs that it takes in one call; 0 where it takes one, and not a list."""
     timeout: float | None = None
     """Seconds that one run may take."""
+    in_thread: bool = False
+    """Whether it runs in a thread, where nobody can stop it: it is only told to stop."""
+    handling: Handling = DEFAULT_HANDLING
+    """Of a failure handler: how often it may try."""
 
     @property
     def name(self) -> str:
@@ -67,16 +72,38 @@ class Handlers:
             utf8_name("name", name)
         self._put(function, queue, name, batch, timeout)
 
-    def adopt(self, queue: str, declared: Iterable[Declared[..., Any, ..., Any]]) -> None:
-        """Register what a queue has handlers of its own for, unless that was done before."""
+    def adopt(
+        self,
+        queue: str,
+        declared: Iterable[Declared[..., Any, ..., Any]],
+        *,
+        may_be_late: bool = False,
+    ) -> None:
+        """Register what a queue has handlers of its own for, unless that was done before.
+
+        A timeout that nobody could enforce is refused, unless they may be late.
+        """
         for one in declared:
+            in_thread = self._executor == "thread" and not _is_async(one.run)
+            if one.timeout is not None and in_thread and not may_be_late:
+                raise InvalidArgument(
+                    f"the handler {one.name!r} of queue {queue!r} has a timeout, but would run in "
+                    'a thread, which nobody can stop: give the worker executor="process", or write '
+                    "the handler as `async def`, or take its timeout away and look at job.cancelled"
+                )
             known = self._known.get((queue, one.name))
             if known is None or known.function is not one.run:
                 self.add(one.run, queue, one.name)
 
-    def add_for_failures(self, function: Callable[..., Any], queue: str | None) -> None:
+    def add_for_failures(
+        self,
+        function: Callable[..., Any],
+        queue: str | None,
+        handling: Handling = DEFAULT_HANDLING,
+        timeout: Duration | None = None,
+    ) -> None:
         """Register the function that gets failed jobs, of one queue or of all."""
-        self._put(function, queue, _FAILURES, None, None)
+        self._put(function, queue, _FAILURES, None, timeout, handling)
 
     def _put(
         self,
@@ -85,6 +112,7 @@ class Handlers:
         name: object,
         batch: int | None,
         timeout: Duration | None,
+        handling: Handling = DEFAULT_HANDLING,
     ) -> None:
         if not callable(function):
             raise InvalidArgument(f"a handler must be a function, not {arguments.shown(function)}")
@@ -102,13 +130,15 @@ class Handlers:
             is_async,
             0 if batch is None else arguments.whole("batch", batch, 1, MAX_JOBS),
             arguments.seconds_or_none("timeout", timeout),
+            not is_async and self._executor == "thread",
+            handling,
         )
         if not is_async and self._executor == "async":
             raise InvalidArgument(
                 f"{handler.name} is no coroutine function, and would stop all others while it "
                 'runs: write `async def`, or use executor="thread"'
             )
-        if not is_async and timeout is not None and self._executor == "thread":
+        if handler.in_thread and timeout is not None:
             raise InvalidArgument(
                 f"{handler.name} runs in a thread, which nobody can stop: write `async def`, or "
                 'look at job.cancelled, or use executor="process"'
@@ -148,6 +178,26 @@ class Handlers:
     def names(self) -> list[str]:
         """Return the names that jobs may give."""
         return sorted({name for _, name in self._known if isinstance(name, str)})
+
+    def about(self, queue: str) -> dict[str, object]:
+        """Return what the directory of workers says about the handlers for a queue."""
+        here = {
+            name: handler
+            for (of, name), handler in tuple(self._known.items())
+            if of in (None, queue) and name is not _FAILURES
+        }
+        about: dict[str, object] = {
+            "executor": self._executor,
+            "handlers": sorted(name for name in here if isinstance(name, str)),
+            "unnamed": None in here,
+        }
+        if self._executor == "thread" and any(one.is_async for one in here.values()):
+            about["coroutines"] = [name for name, one in here.items() if one.is_async]
+        return about
+
+    def take_nameless(self) -> bool:
+        """Tell whether jobs that name no handler have one."""
+        return any(name is None for _, name in self._known)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

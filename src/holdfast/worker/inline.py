@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from holdfast import arguments
 from holdfast.engine import calls
-from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost
+from holdfast.errors import HoldfastError, InvalidArgument, JobCancelled
 from holdfast.job import Duration, Extended, Lease, NewJob
 from holdfast.queue import Queue
 from holdfast.worker import settling
@@ -38,7 +38,7 @@ def run_until_empty(
     most     how many runs may be needed: a job that adds itself again would go on for ever
 
     Leases that ran out by the queue's clock are taken back before, and periodic jobs are added.
-    Timeouts are not heeded. A job that names an unknown handler is given back, and an error.
+    A timeout ends no run here. A job that names an unknown handler is given back, and an error.
     """
     ran: list[RunningJob] = []
     for work in _works(target, ran, raising, most):
@@ -77,7 +77,7 @@ def _works(
 ) -> Iterator[Run]:
     """Yield what is to be run next; settle it when it has run."""
     worker = target if isinstance(target, Worker) else Worker(target)
-    worker._prepare()
+    worker._prepare(may_be_late=True)
     queues = own(worker._weights, LEASE_SECONDS)
     try:
         inlines = [_Inline(queue, worker) for queue in queues]
@@ -109,10 +109,10 @@ def _next(inlines: Iterable[_Inline]) -> Run | None:
 
 
 def _raise_again(raised: BaseException | None, raising: bool) -> None:
-    if raised is None or isinstance(raised, Retry | Fail | Release):
+    if raised is None or issubclass(type(raised), Retry | Fail | Release):
         return
     # Ctrl-C, and what a test says with pytest.fail, are not for the queue.
-    if raising or not isinstance(raised, Exception):
+    if raising or not issubclass(type(raised), Exception):
         raise raised
 
 
@@ -128,7 +128,7 @@ class _Inline:
     def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
         wanted = arguments.seconds_or_none("seconds", seconds) or LEASE_SECONDS
         if self.queue.extend(job.lease, wanted) is Extended.CANCELLED:
-            raise LeaseLost(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
+            raise JobCancelled(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
         return list(self.queue._ask.entries(new, {}))

@@ -1,4 +1,4 @@
-"""A process without threads that forks the children of a worker, and ends them.
+"""The fork server: a process without threads that forks the children of a worker, and ends them.
 
 A worker has threads, and a process with threads should not fork: a lock that one of them holds
 would be held for ever in the child. So the worker forks once, before it has any of its own, and
@@ -7,31 +7,40 @@ asks that process for the rest. It answers one question after the other:
     bear <slot>  -> <pid>, and the sockets that connect to the child; or why there is none
     end <pid>    -> how the child ended, once it and all that it started are gone
 
-When the worker is gone, whatever it died of, it ends all children and itself. When it is killed
-itself the children die with it, and the worker has a new one.
+When the worker is gone, whatever it died of, the fork server ends all children and itself.
+
+A job may do anything to the fork server. When a job stops it, the worker continues it. When a job
+kills it, or it does not answer for long, the worker ends everything that has the mark of its jobs
+(`trees.py`) and forks a new one. When worker and fork server are both gone, the guard ends
+everything (`guard.py`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import select
 import signal
 import socket
+import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from holdfast.worker import tickets, trees
+from holdfast.worker.guard import END_SECONDS, Guard, forget_signals, fork, readable, reap
 from holdfast.worker.tickets import Tickets
+
+log = logging.getLogger("holdfast")
 
 TIDY_SECONDS: Final = 1.0
 """How often it looks for those that nobody misses, and whether the worker is there."""
-END_SECONDS: Final = 10.0
-"""How long the end of a process is waited for that the kernel does not let go."""
+SILENT_SECONDS: Final = 30.0
+"""When it does not answer for so long it is replaced."""
+LOOK_SECONDS: Final = 1.0
+"""How often it is looked at while it does not answer: it may be stopped."""
 
 _SOCKETS: Final = 3
 """That connect to a child: the connection, where tickets are put, and where they are taken."""
@@ -45,6 +54,8 @@ class Born:
     """A child, as the worker is told of it."""
 
     pid: int
+    generation: int
+    """Of the fork server that it is a child of."""
     connection: socket.socket
     tickets: Tickets
 
@@ -55,77 +66,130 @@ class Nursery:
     def __init__(self, live: Live) -> None:
         self._live = live
         self._lock = threading.Lock()
-        self._open()
+        self._mark = trees.new_mark()
+        self._link: socket.socket | None = None
+        self._generation = 0
+        self._born: set[int] = set()
+        self._closed = False
+        self.pid = 0
+        self._guard = Guard(self._mark) if sys.platform == "linux" else None
+        try:
+            self._open()
+        except OSError:
+            self.close()
+            raise
 
-    def _open(self) -> None:
-        self._link, link = socket.socketpair()
+    def _open(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
         worker = os.getpid()
-        with warnings.catch_warnings():
-            # Other threads than ours may be there: whoever has some knows what they hold.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+        try:
+            pid = fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         if pid == 0:
-            self._link.close()
-            _be_nursery(link, self._live, worker)
-        link.close()
-        self.pid = pid
+            ours.close()
+            _be_nursery(theirs, self._live, worker, self._mark)
+        theirs.close()
+        self.pid, self._link = pid, ours
+        return ours
 
     def bear(self, slot: int) -> Born:
         """Return a new child; OSError when there can be none now."""
         with self._lock:
+            if self._closed:
+                raise OSError("the worker has stopped")
             try:
                 return self._bear(slot)
-            except ConnectionError:  # The nursery is gone, and with it all children.
-                self._reap()
-                self._open()
+            except ConnectionError as error:
+                self._replace(error)
                 return self._bear(slot)
 
     def _bear(self, slot: int) -> Born:
-        self._link.sendall(b"bear %d" % slot)
-        said, descriptors, _, _ = socket.recv_fds(self._link, 256, _SOCKETS)
-        if not said:
-            raise ConnectionResetError
-        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        said, sockets = self._ask(b"bear %d" % slot)
         if len(sockets) < _SOCKETS:  # It was born, but we cannot have them; or it says why not.
             for one in sockets:
                 one.close()
-            raise OSError("too many open files" if said.isdigit() else said.decode())
+            raise OSError("too many open files" if said.isdigit() else said)
         connection, put, take = sockets
-        return Born(int(said), connection, Tickets(put, take))
+        self._born.add(int(said))
+        return Born(int(said), self._generation, connection, Tickets(put, take))
 
-    def end(self, pid: int) -> str:
+    def end(self, child: Born) -> str:
         """End a child and all that it started; return how it ended."""
         with self._lock:
-            try:
-                self._link.sendall(b"end %d" % pid)
-                if said := self._link.recv(256):
-                    return said.decode()
-            except OSError:
-                pass
-        trees.end_group(pid)
-        return "the process that watched over it died"
+            if child.generation == self._generation and not self._closed:
+                try:
+                    how, _ = self._ask(b"end %d" % child.pid)
+                except OSError as error:
+                    self._replace(error)
+                else:
+                    self._born.discard(child.pid)
+                    return how
+        return "the fork server of the worker was killed"
+
+    def _ask(self, question: bytes) -> tuple[str, list[socket.socket]]:
+        """Return the answer; ConnectionError when it is gone, or does not answer."""
+        link = self._link or self._open()
+        link.sendall(question)
+        deadline = time.monotonic() + SILENT_SECONDS
+        while not readable(link, LOOK_SECONDS):
+            if time.monotonic() >= deadline:
+                raise ConnectionAbortedError(f"it did not answer for {SILENT_SECONDS:g} s")
+            if trees.is_stopped(self.pid):
+                log.warning("the fork server %d of the worker was stopped: continued", self.pid)
+                with suppress(OSError):
+                    os.kill(self.pid, signal.SIGCONT)
+        said, descriptors, _, _ = socket.recv_fds(link, 256, _SOCKETS)
+        if not said:
+            raise ConnectionResetError("it was killed")
+        return said.decode(), [socket.socket(fileno=descriptor) for descriptor in descriptors]
+
+    def _replace(self, why: OSError) -> None:
+        """End the fork server and all that jobs started; the next question opens a new one."""
+        log.error("the fork server %d of the worker is replaced: %s", self.pid, why)
+        with suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._bury()
+        self._generation += 1
+
+    def _bury(self) -> None:
+        if self._link:
+            self._link.close()
+            self._link = None
+            reap(self.pid, END_SECONDS + 2)
+        trees.end_marked(self._mark, END_SECONDS)
+        if sys.platform != "linux":
+            for pid in self._born:
+                trees.end_group(pid)
+        self._born.clear()
 
     def close(self) -> None:
         """End all children."""
         with self._lock:
-            self._reap()
+            if not self._closed:
+                self._closed = True
+                self._bury()
+                if self._guard:
+                    self._guard.close()
 
-    def _reap(self) -> None:
-        self._link.close()
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
 
-
-def _be_nursery(link: socket.socket, live: Live, worker: int) -> NoReturn:
+def _be_nursery(link: socket.socket, live: Live, worker: int, mark: trees.Mark) -> NoReturn:
     try:
         trees.lead_tree()
+        trees.wear(mark)
+        forget_signals()
         # Not SIG_IGN, which those that they start would inherit. The worker is told, and it alone
         # decides.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, lambda *_: None)
         _Home(link, live, worker).keep()
     finally:
-        os._exit(0)
+        try:
+            trees.end_marked(mark, END_SECONDS, spared=os.getpid())
+        finally:
+            os._exit(0)
 
 
 class _Home:
@@ -143,8 +207,7 @@ class _Home:
         try:
             # A copy of the worker's end of the link may outlive it: then it shows here.
             while os.getppid() == self._worker:
-                ready, _, _ = select.select([self._link], [], [], TIDY_SECONDS)
-                if ready and not self._answer():
+                if readable(self._link, TIDY_SECONDS) and not self._answer():
                     break
                 if time.monotonic() >= self._tidy_at:
                     self._bury()

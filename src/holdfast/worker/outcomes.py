@@ -6,21 +6,26 @@ say something else than that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+import traceback
+from typing import TYPE_CHECKING, Final, Literal, TypeGuard, TypeVar
 
 from msgspec import Struct
 
-from holdfast import arguments
-from holdfast.backoff import retry_ms
+from holdfast import arguments, failing
+from holdfast.backoff import DEFAULT_HANDLING, Handling, retry_ms
 
 if TYPE_CHECKING:
     from holdfast.job import Duration, Facts, Instant
+
+E = TypeVar("E", bound=BaseException)
 
 Way = Literal["complete", "retry", "fail", "release", "lapse"]
 
 
 class Retry(Exception):
     """Raise it to have the job tried again after so many seconds, or at an instant.
+
+    Any other exception may say so too, with an attribute `retry_at` or `retry_after`.
 
     Counts a failure, as any exception does; without a time it waits as after any. Without a reason
     the exception that it is raised from is the reason.
@@ -60,24 +65,61 @@ class Answer(Struct, frozen=True):
     after_ms: int | None = None
     """Of a release: how much later."""
     reason: bytes = b""
+    raised: bytes = b""
+    """What the handler raised (see `failing.py`)."""
 
 
+class RaisedElsewhere(Exception):
+    """What a handler raised, as text: it was another process, or the text had to be escaped."""
+
+
+LONGEST_TRACE: Final = 8000
 COMPLETED: Final = Answer("complete")
 GIVEN_BACK: Final = Answer("release")
 
+_OURS: Final = ("due", "reason")
+"""Attributes of our exceptions that are told in other ways."""
 
-def answer_to(error: BaseException, facts: Facts) -> Answer:
-    """Return what becomes of a job whose handler raised."""
-    why: str | BaseException = error
-    if isinstance(error, Release):
+
+def answer_to(error: BaseException, facts: Facts, handling: Handling = DEFAULT_HANDLING) -> Answer:
+    """Return what becomes of a job whose handler raised; `handling`: if that handles failures."""
+    if is_a(error, Release):
         return Answer("release", after_ms=error.after_ms)
-    if isinstance(error, Retry | Fail):
-        why = error.reason or error.__cause__ or str(error)
-    reason = arguments.reason("error", why)
-    if isinstance(error, Fail):
-        return Answer("fail", reason=reason)
-    due = error.due if isinstance(error, Retry) else b""
-    return Answer("retry", due=due or b"+%d" % retry_ms(facts), reason=reason)
+    if is_a(error, Retry) or is_a(error, Fail):
+        cause = error.__cause__
+        reason = arguments.reason("error", error.reason or (str(error) if cause is None else cause))
+        raised = failing.packed(error if cause is None else cause, reason, _OURS)
+    else:
+        reason = arguments.reason("error", error)
+        raised = failing.packed(error, reason)
+    if is_a(error, Fail):
+        return Answer("fail", reason=reason, raised=raised)
+    due = (error.due if is_a(error, Retry) else b"") or failing.due(error)
+    return Answer(
+        "retry",
+        due=due or b"+%d" % retry_ms(facts, handling=handling),
+        reason=reason,
+        raised=raised,
+    )
+
+
+def is_a(error: object, kind: type[E]) -> TypeGuard[E]:
+    """Tell whether an exception is of a kind, by its type: its `__class__` may lie, or raise."""
+    return issubclass(type(error), kind)
+
+
+def trace_of(raised: BaseException) -> str:
+    """Return the traceback of an exception: the end of it, in text that UTF-8 can write."""
+    try:
+        trace = "".join(traceback.format_exception(raised))
+    except BaseException:  # noqa: BLE001  # An exception may refuse to be looked at.
+        trace = arguments.type_name(raised)
+    return escaped(trace[-LONGEST_TRACE:])
+
+
+def escaped(text: str) -> str:
+    """Return a text with lone surrogates escaped: UTF-8 cannot write them."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def lapsed(reason: str) -> Answer:

@@ -3,6 +3,9 @@
 A queue that may have work is hungry, and gets free places by its weight, or before all that come
 after it. One that had less than it was given gives the rest back, and waits until it hears of more.
 One that asks for work and is not answered, as its server is lost, has its places lent to others.
+
+A queue that joins, or comes back, is given nothing before all others have said whether they have
+work too. Else the one that is answered first would have all places, whatever its order or weight.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from holdfast.engine.script import MAX_JOBS
 
 LEND_SECONDS: Final = 1.0
 """A queue that does not hear from its server for so long does not need its places."""
+
+FIRST_WORD_SECONDS: Final = 2.0
+"""The longest that a queue waits for others that have not said yet whether they have work."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +41,10 @@ class Share:
         self.weight = weight
         self.rouse = rouse
         self.hungry = False
+        self.has_spoken = False
+        """Whether its server answers, so that it knows whether there may be work."""
+        self.waits_until = 0.0
+        """Until when it waits for those that have not spoken."""
         self.given = 0
         self.credit = 0
         self.asking: list[Asking] = []
@@ -77,7 +87,9 @@ class Share:
 
     def hunger(self) -> None:
         """There may be work for more places."""
-        if not self.hungry:
+        if not self.has_spoken:
+            self._places.hear(self)
+        elif not self.hungry:
             self.hungry = True
             self._places.add(0)
 
@@ -86,9 +98,9 @@ class Share:
         self.hungry = False
 
     def rest(self) -> None:
-        """Want nothing for now, not even what was given and not taken yet."""
+        """Want nothing until its server answers again, not even what was given and not taken."""
         with self._places.lock:
-            self.hungry = False
+            self.hungry = self.has_spoken = False
             unused, self.given = self.given, 0
         self._places.add(unused)
 
@@ -123,6 +135,16 @@ class Places:
             share.hungry = False
             self.free += share.given
             share.given = 0
+        self.add(0)
+
+    def hear(self, share: Share) -> None:
+        """Note that the server of a queue answers. Those that are lost try again at once, too."""
+        with self.lock:
+            share.has_spoken = share.hungry = True  # At once: who waits for it sees both.
+            share.waits_until = time.monotonic() + FIRST_WORD_SECONDS
+            silent = [one for one in self._shares if not one.has_spoken]
+        for one in silent:
+            one.rouse()
         self.add(0)
 
     def resize(self, total: int) -> None:
@@ -160,7 +182,7 @@ class Places:
         with self.lock:
             was_full = self.free <= 0
             self.free += count
-            hungry = [share for share in self._shares if share.hungry]
+            hungry = self._ready()
             if len(hungry) == 1 or (hungry and self._strict):
                 if self.free > 0:
                     hungry[0].given += self.free
@@ -176,6 +198,14 @@ class Places:
                 roused.update(self._shares)
         for share in roused:
             share.rouse()
+
+    def _ready(self) -> list[Share]:
+        """Return who is hungry, and does not wait for what others will say."""
+        hungry = [share for share in self._shares if share.hungry]
+        if all(share.has_spoken for share in self._shares):
+            return hungry
+        now = time.monotonic()
+        return [share for share in hungry if now >= share.waits_until]
 
 
 def _next_by_weight(hungry: list[Share]) -> Share:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from holdfast.worker.queues import called
 from holdfast.worker.reporting import fitting
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class Presence:
         """Say that we are here, for so many seconds."""
         self.tell_at = time.monotonic() + REGISTER_SECONDS
         running = [job.describe() for job in self._held.running()[:MOST_SHOWN]]
-        about = fitting({**self._shared.about, "running": running})
+        handlers = self._shared.handlers.about(called(self._queue))
+        about = fitting({**self._shared.about, **handlers, "running": running})
         self._queue.register(alive_for=alive_for, **about)
 
     def leave(self) -> None:

@@ -59,6 +59,11 @@ class Processes(Crew):
         for child in tuple(self._children.values()):
             child.waiter.rouse()
 
+    def begun(self) -> list[tuple[Run, str]]:
+        """Return what runs here, and where."""
+        children = tuple(self._children.values())
+        return [(work, f"Process {pid}") for pid, work in map(Child.runs, children) if work]
+
     def close(self) -> None:
         """Begin nothing more, and end what runs."""
         super().close()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import arguments
 from holdfast.aqueue import AsyncQueue
 from holdfast.asharded import AsyncShard, AsyncShardedQueue
-from holdfast.errors import InvalidArgument, ServerUnavailable
+from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.queue import Queue
 from holdfast.server import Server
 from holdfast.sharded import Shard, ShardedQueue
+from holdfast.wire import is_passing
 
 if TYPE_CHECKING:
     from holdfast.sharding import Sharding
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 GREETING_SECONDS: Final = 0.5
 """A server that does not answer is not waited for: another may."""
+REPLY_SECONDS: Final = 5.0
+"""The longest that a worker waits for a reply."""
 
 
 def weighted(queues: object) -> dict[AnyQueue, int]:
@@ -70,13 +72,16 @@ def shard_of(queue: AnyQueue) -> tuple[str, int, int] | None:
 def own(queues: Iterable[AnyQueue], lease: float) -> list[Queue]:
     """Return the same queues with holders and connections of the worker's own.
 
-    The shards of one queue have one holder, as to who looks at it they are one. A connection that
-    does not answer is given up in time to extend by another.
+    The settings of their servers are those of the user. Only `reply_within` may be shorter: a
+    connection that does not answer is given up in time to extend by another. The shards of one
+    queue have one holder, as to who looks at it they are one.
     """
     mine: list[Queue] = []
     holders: dict[Sharding, Server] = {}
     for queue in queues:
-        server = Server(queue.server.address, reply_within=min(5.0, lease / 3))
+        within = min(queue.server._reply_seconds or REPLY_SECONDS, REPLY_SECONDS, lease / 3)
+        server = Server.like(queue.server, reply_within=within)
+        server._for_ever = True
         said: Any = {"defaults": queue.defaults, "requeue": queue.requeue, "clock": queue.clock}
         if isinstance(queue, Shard | AsyncShard):
             server = holders.setdefault(queue.sharding, server)
@@ -89,8 +94,15 @@ def own(queues: Iterable[AnyQueue], lease: float) -> list[Queue]:
 
 
 def greet(queues: Iterable[AnyQueue]) -> None:
-    """Have a server that will not have us say so; one that is lost may come back."""
+    """Raise what a server says that will never serve this worker, for example of its password.
+
+    One that is lost, loads its data or takes no more clients may serve it later.
+    """
     for queue in {(called(queue), queue.server): queue for queue in queues}.values():
-        server = Server(queue.server.address, patience=GREETING_SECONDS)
-        with suppress(ServerUnavailable), Queue(queue.name, server) as greeted:
-            greeted.counts()
+        server = Server.like(queue.server, patience=GREETING_SECONDS)
+        with Queue(queue.name, server) as greeted:
+            try:
+                greeted.counts()
+            except HoldfastError as error:
+                if not is_passing(error):
+                    raise

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from holdfast.codec import MAX_ERROR_BYTES
-from holdfast.worker.outcomes import Answer, Fail, Retry, spends
+from holdfast.escaping import visible
+from holdfast.worker.outcomes import Answer, Fail, RaisedElsewhere, Retry, spends, trace_of
 
 if TYPE_CHECKING:
     from holdfast.worker.hooks import Hooks
-    from holdfast.worker.running import RunningJob
+    from holdfast.worker.running import Run, RunningJob
 
 log = logging.getLogger("holdfast")
+
+MOST_LINES: Final = 20
+"""Jobs of one batch that are shown."""
+
+MOST_LOGGED: Final = 100_000
+"""Bytes of a traceback; of a longer one the end is logged."""
+
+job_log = logging.getLogger("holdfast.worker")
+"""Of completed jobs, one line each at INFO. Raise its level to switch that off."""
 
 
 def tell(hooks: Sequence[Hooks], what: str, *about: object) -> None:
@@ -36,12 +48,13 @@ def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: 
         tell(hooks, "lost", job)
         return
     if answer.way == "complete":
+        job_log.info("%s: %s completed in %.3f s", job.id, job.handler.name, job.took)
         if hooks:
             tell(hooks, "done", job)
         return
     reason = answer.reason.decode()
     # What a handler says on purpose needs no traceback.
-    raised = None if isinstance(job.raised, Retry | Fail) else job.raised
+    raised = None if issubclass(type(job.raised), Retry | Fail) else _loggable(job.raised)
     if answer.way == "fail" or spends(answer, job.lease.facts):
         log.error("%s: failed: %s", job.id, reason, exc_info=raised)
         tell(hooks, "failed", job, reason)
@@ -56,12 +69,40 @@ def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: 
         tell(hooks, "released", job)
 
 
+def lines_about(work: Run, where: str) -> Iterator[str]:
+    """Yield a line about each job of a run, for who wants to know what hangs."""
+    place, *stack = where.split("\n")
+    for number, job in enumerate(work.jobs):
+        if number == MOST_LINES:
+            yield f"{place}: and {len(work.jobs) - number} more jobs of this batch"
+            break
+        since = work.started_at
+        for_long = "about to begin" if since is None else f"for {time.monotonic() - since:.1f} s"
+        yield (
+            f"{place}: job {job.id!r} of queue {job.queue!r}, "
+            f"handler {visible(work.handler.name)}, {for_long}"
+        )
+    yield from stack
+
+
+def _loggable(raised: BaseException | None) -> BaseException | None:
+    """Return what to log of an exception: as text where it is enormous or UTF-8 cannot write it."""
+    if raised is None or issubclass(type(raised), RaisedElsewhere):
+        return raised
+    try:
+        fits = len("".join(traceback.format_exception(raised)).encode()) <= MOST_LOGGED
+    except BaseException:  # noqa: BLE001  # An exception may refuse to be looked at.
+        fits = False
+    return raised if fits else RaisedElsewhere(trace_of(raised))
+
+
 def fitting(about: Mapping[str, object]) -> dict[str, object]:
     """Return what a worker tells about itself, cut down to what the directory takes."""
     fits = dict(about)
-    for name in ("running", "handlers", "queues"):
+    for name in ("running", "handlers", "coroutines", "queues"):
         while (told := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
             assert isinstance(told, list)
             # Of handlers all or none: whether one is missing is of interest.
-            fits[name] = told[: len(told) // 2] if name != "handlers" else None
+            all_or_none = name in ("handlers", "coroutines")
+            fits[name] = None if all_or_none else told[: len(told) // 2]
     return fits

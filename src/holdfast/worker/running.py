@@ -9,16 +9,19 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from msgspec import UNSET
+
 from holdfast import codec
 from holdfast.asking import check_follow_ups
 from holdfast.errors import InvalidArgument
 from holdfast.job import NO_FACTS, Lease, NewJob
+from holdfast.said import json_payload
 from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, answer_to
 from holdfast.worker.reporting import tell
 
 if TYPE_CHECKING:
     from holdfast.engine.call import Entry
-    from holdfast.job import Duration
+    from holdfast.job import Duration, Failure
     from holdfast.worker.control import Control
     from holdfast.worker.handlers import Handler
 
@@ -77,7 +80,7 @@ class RunningJob:
 
     def json(self) -> Any:
         """Decode the payload as JSON."""
-        return codec.decode_json(self.lease.data)
+        return codec.decode_json(self.lease.data, self.lease.id)
 
     @property
     def queue(self) -> str:
@@ -105,6 +108,14 @@ class RunningJob:
         return self.lease.facts.error
 
     @property
+    def failure(self) -> Failure | None:
+        """What the last run raised, as values; None where it did not raise.
+
+        In a failure handler, what the run raised that failed the job.
+        """
+        return self.lease.failure
+
+    @property
     def request(self) -> str | None:
         """The request that this job is a part of."""
         return self.lease.facts.request
@@ -123,10 +134,15 @@ class RunningJob:
         Somebody cancelled the job, the lease is lost or must be over, the job's time is up, or the
         worker leaves.
         """
-        return bool(self.told) or time.monotonic() >= self.lapses_at
+        if self.told or time.monotonic() >= self.lapses_at:
+            return True
+        # A coroutine and a process are told by who ends them.
+        return self.handler.in_thread and self.is_overdue()
 
     def extend(self, seconds: Duration | None = None) -> None:
         """Make sure that the job is still this handler's; raises `LeaseLost` when it is not.
+
+        `JobCancelled`, a `LeaseLost`, tells that somebody cancelled it.
 
         The worker extends by itself: this is for a last look before an effect that cannot be
         undone, or to hold the job for longer.
@@ -144,11 +160,14 @@ class RunningJob:
         said = str(note)[:200].encode(errors="backslashreplace").decode()
         self._progress = float(within), said
 
-    def add(self, data: object, **options: Any) -> None:
+    def add(self, data: object = UNSET, *, json: object = UNSET, **options: Any) -> None:
         """Have a job added in the call that completes this one, and only then: a follow-up.
 
-        The arguments are those of `Queue.add`, without `on_conflict`.
+        The arguments are those of `Queue.add`, without `on_conflict`. A `NewJob`, such as
+        `send.new(to="a@b.c")`, is taken too.
         """
+        if data is UNSET or json is not UNSET:
+            data = json_payload(data, json)
         if isinstance(data, NewJob) and options:
             raise InvalidArgument("a NewJob has its own options: give them there")
         new = data if isinstance(data, NewJob) else NewJob(data, **options)
@@ -314,8 +333,14 @@ def _say(job: RunningJob, answer: Answer) -> None:
 
 
 def _completed(job: RunningJob, value: object) -> Answer:
+    if value is None:
+        return COMPLETED
+    if isinstance(value, NewJob):
+        raise InvalidArgument(
+            f"{job.handler.name} returned a NewJob, which adds nothing: give it to job.add"
+        )
     facts = job.lease.facts
-    if value is None or facts is NO_FACTS or not (facts.result_for_ms or facts.request):
+    if facts is NO_FACTS or not (facts.result_for_ms or facts.request):
         return COMPLETED
     return Answer("complete", codec.encode_result(value))
 
@@ -325,6 +350,6 @@ def _raised(work: Run, error: BaseException) -> None:
         if job.answer is None:
             job.raised = error
             try:
-                job.answer = answer_to(error, job.lease.facts)
-            except Exception as trouble:  # noqa: BLE001  # With what it raised; still it raised.
-                job.answer = answer_to(trouble, job.lease.facts)
+                job.answer = answer_to(error, job.lease.facts, job.handler.handling)
+            except BaseException as trouble:  # noqa: BLE001  # With what it raised; still it raised.
+                job.answer = answer_to(trouble, job.lease.facts, job.handler.handling)

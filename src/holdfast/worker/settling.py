@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.backoff import retry_ms
 from holdfast.engine import calls
-from holdfast.engine.call import Call, Settle
+from holdfast.engine.call import Call, Failed, Settle, handlings_word
 from holdfast.engine.script import MAX_JOBS
 from holdfast.errors import HoldfastError, InvalidArgument, WrongState
-from holdfast.worker.outcomes import Answer, answer_to
+from holdfast.flows import payload_size
+from holdfast.worker.outcomes import Answer, Way, answer_to
 from holdfast.worker.running import RunningJob
 
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -39,25 +41,57 @@ def completed(jobs: Iterable[RunningJob]) -> list[RunningJob]:
     return done
 
 
+def needs_room(job: RunningJob) -> bool:
+    """Tell whether a full server refuses to complete a job: it has a result or follow-ups."""
+    answer = answer_of(job)
+    return answer.way == "complete" and bool(answer.result is not None or job.follow_ups)
+
+
+def size_of(job: RunningJob) -> int:
+    """Return how many bytes a job brings to the server when it is completed."""
+    return len(answer_of(job).result or b"") + sum(map(payload_size, job.follow_ups or ()))
+
+
+def completing(jobs: Sequence[RunningJob]) -> Settlement:
+    """Return the call that completes these jobs; one that has follow-ups is by itself."""
+    call = calls.complete([settle_of(job) for job in jobs], add=jobs[0].follow_ups or ())
+    return Settlement(call, jobs)
+
+
 def others(jobs: Iterable[RunningJob], *, to_the_back: bool) -> Iterator[Settlement]:
     """Return the calls that settle all other jobs, as few as possible."""
-    alike: dict[tuple[object, ...], list[RunningJob]] = {}
+    alike: dict[tuple[Way, int | None, bytes, bytes], list[RunningJob]] = {}
     for job in jobs:
         answer = answer_of(job)
         match answer.way:
             case "complete" if job.follow_ups:
-                yield Settlement(calls.complete([settle_of(job)], add=job.follow_ups), [job])
+                yield completing([job])
             case "complete":
                 pass
             case "release" | "lapse":
-                key = (answer.way, answer.after_ms, answer.reason)
+                after_ms, handlings = answer.after_ms, b""
+                if answer.way == "lapse" and job.lease.failed:
+                    after_ms = retry_ms(job.lease.facts, handling=job.handler.handling)
+                    handlings = _handlings(job)
+                key = answer.way, after_ms, answer.reason, handlings
                 alike.setdefault(key, []).append(job)
             case way:
-                alike.setdefault((way,), []).append(job)
-    for group in alike.values():
+                alike.setdefault((way, None, b"", b""), []).append(job)
+    for (way, after_ms, reason, handlings), group in alike.items():
         for first in range(0, len(group), MAX_JOBS):
             some = group[first : first + MAX_JOBS]
-            yield Settlement(_call(some, to_the_back), some)
+            if way in ("retry", "fail"):
+                failures = [_failed(job) for job in some]
+                call = calls.retry(failures) if way == "retry" else calls.fail(failures)
+            else:
+                call = calls.release(
+                    [settle_of(job) for job in some],
+                    after_ms=after_ms,
+                    to_the_back=to_the_back,
+                    lapsed=reason,
+                    handlings=handlings,
+                )
+            yield Settlement(call, some)
 
 
 def turn_down(settlement: Settlement, error: HoldfastError) -> bool:
@@ -67,21 +101,18 @@ def turn_down(settlement: Settlement, error: HoldfastError) -> bool:
     for job in jobs:
         job.follow_ups = None
         job.raised = error
-        job.answer = answer_to(error, job.lease.facts)
+        job.answer = answer_to(error, job.lease.facts, job.handler.handling)
     return bool(jobs)
 
 
-def _call(jobs: Sequence[RunningJob], to_the_back: bool) -> Call[list[bool]]:
-    answer = answer_of(jobs[0])
-    if answer.way in ("retry", "fail"):
-        failures = [(job.id, job.token, answer_of(job).due, answer_of(job).reason) for job in jobs]
-        return calls.retry(failures) if answer.way == "retry" else calls.fail(failures)
-    return calls.release(
-        [settle_of(job) for job in jobs],
-        after_ms=answer.after_ms,
-        to_the_back=to_the_back,
-        lapsed=answer.reason,
-    )
+def _failed(job: RunningJob) -> Failed:
+    answer = answer_of(job)
+    handlings = _handlings(job) if job.lease.failed else b""
+    return Failed(job.id, job.token, answer.due, answer.reason, answer.raised, handlings)
+
+
+def _handlings(job: RunningJob) -> bytes:
+    return handlings_word(job.handler.handling.max_failures)
 
 
 def settle_of(job: RunningJob) -> Settle:

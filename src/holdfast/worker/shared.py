@@ -11,6 +11,7 @@ from holdfast.worker.handlers import Handler, Handlers
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
+from holdfast.worker.unknown import Unknown
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Shared:
     plain: Executor | None = None
     loop: Executor | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    unknown: Unknown = field(default_factory=Unknown)
     runs: int = 0
     """How many are over: each may have added something to any of the queues."""
     quiet: dict[object, int] = field(default_factory=dict)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -48,8 +49,12 @@ class Asked:
 
 
 @contextmanager
-def heeded(stop: Callable[[], None], leave: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and Ctrl-C stop, a second one leaves at once; SIGQUIT shows what all threads do.
+def heeded(
+    stop: Callable[[], None],
+    leave: Callable[[], None],
+    running: Callable[[], Iterable[str]] = tuple,
+) -> Iterator[None]:
+    """SIGTERM and Ctrl-C stop, a second one leaves at once; SIGQUIT shows what runs, with stacks.
 
     Only the main thread can have it so; elsewhere the worker is stopped by whoever runs it.
     """
@@ -69,10 +74,17 @@ def heeded(stop: Callable[[], None], leave: Callable[[], None]) -> Iterator[None
             log.warning("%s: leaving at once", name)
             leave()
 
+    def show_running(number: int, frame: FrameType | None) -> None:
+        with suppress(Exception):  # Whatever it is, the worker goes on.
+            lines = "".join(f"{line}\n" for line in running())
+            # Not sys.stderr.write: the signal may have come in the middle of one.
+            os.write(sys.stderr.fileno(), lines.encode(errors="backslashreplace"))
+        show_stacks(number, frame)
+
     heard: dict[int, Callable[[int, FrameType | None], None]]
     heard = {signal.SIGTERM: hear, signal.SIGINT: hear}
     if hasattr(signal, "SIGQUIT") and _has_file(sys.stderr):
-        heard[signal.SIGQUIT] = show_stacks
+        heard[signal.SIGQUIT] = show_running
     before = {number: signal.signal(number, handler) for number, handler in heard.items()}
     try:
         yield

@@ -36,20 +36,23 @@ class Waiter:
         """Have every rouse from now on noticed: then look once more whether to wait at all."""
         self._sleeps = True
 
-    def wait(self, seconds: float, speaker: Speaker | None = None) -> bool:
-        """Wait; return whether the speaker has something to say."""
+    def wait(self, seconds: float, speaker: Speaker | None = None, *, room: bool = False) -> bool:
+        """Wait; return whether the speaker has something to say.
+
+        With `room` it waits no longer than until the speaker can be told something.
+        """
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         if speaker:
-            poll.register(speaker.fileno(), select.POLLIN)
+            poll.register(speaker.fileno(), select.POLLIN | (select.POLLOUT if room else 0))
         ready = poll.poll(None if seconds == math.inf else max(0.0, seconds) * 1000)
         self._sleeps = False
         heard = False
-        for descriptor, _ in ready:
+        for descriptor, events in ready:
             if descriptor == self._bell.fileno():
                 with suppress(BlockingIOError):
                     self._bell.recv(4096)
-            else:
+            elif events != select.POLLOUT:
                 heard = True
         return heard
 

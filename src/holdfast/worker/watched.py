@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from holdfast.errors import HoldfastError, ServerUnavailable
+from holdfast.errors import HoldfastError, JobCancelled, ServerUnavailable
 from holdfast.worker import frames, trees
 from holdfast.worker.board import Board
 from holdfast.worker.nursery import Nursery
-from holdfast.worker.outcomes import Answer, ended, lapsed, timed_out
+from holdfast.worker.outcomes import Answer, RaisedElsewhere, ended, lapsed, timed_out
 from holdfast.worker.pace import Pace
 from holdfast.worker.queues import shard_of
 from holdfast.worker.running import Run, RunningJob, end, start, time_allowed
@@ -35,6 +35,8 @@ KILL_SECONDS: Final = 1.0
 """What a handler has once it is told to stop."""
 LOOK_SECONDS: Final = 0.25
 """How often the memory of a child is looked at, where it is limited."""
+STILL_SECONDS: Final = 5.0
+"""After so long it is looked at whether a child is stopped, and does nothing."""
 AHEAD_SECONDS: Final = 0.005
 """So much work may wait in a child."""
 SLOW_SECONDS: Final = 0.01
@@ -57,10 +59,6 @@ class Limits:
     """Whether short runs may wait in a child."""
 
 
-class RaisedInChild(Exception):
-    """What a handler raised in a process of its own, as text."""
-
-
 class _Given(NamedTuple):
     """A run that a child was given."""
 
@@ -79,7 +77,7 @@ class Child:
         self._board = board
         self._slot = slot
         self._limits = limits
-        born = nursery.bear(slot)
+        self._born = born = nursery.bear(slot)
         self._pid = born.pid
         self._tickets = born.tickets
         self._line = frames.Line(born.connection, frames.read_from_child)
@@ -91,7 +89,7 @@ class Child:
         self._unbegun: list[Run] = []
         self._number = self._sent = self._read = 0
         self._moved_at = self._over_at = self._kill_at = math.inf
-        self._told = False
+        self._told = self._warned = False
         self._pace = Pace(1, AHEAD_SECONDS)
         self._jobs = 0
         self._megabytes = 0.0
@@ -128,10 +126,15 @@ class Child:
         """Return how many have not begun."""
         return max(0, len(self._given) - 1)
 
+    def runs(self) -> tuple[int, Run | None]:
+        """Return the process, and what it runs."""
+        first = self._first()
+        return self._pid, first.work if first else None
+
     def give(self, works: Sequence[Run]) -> list[Run]:
         """Have these run, after what it has; return those that are too much for it.
 
-        While it runs something it reads nothing, and what waits for it must not keep us waiting.
+        It never waits: a child reads nothing while it runs something, or when it is stopped.
         """
         given: list[_Given] = []
         packed: list[bytes] = []
@@ -152,7 +155,7 @@ class Child:
                 self._given.extend(given)
                 # First the tickets: with one in hand it reads until it has what that is for.
                 self._tickets.give([one.number for one in given])
-                self._line.send_packed(b"".join(packed))
+                self._line.post(b"".join(packed))
         return list(works[len(given) :])
 
     def take_back(self) -> list[Run]:
@@ -208,7 +211,12 @@ class Child:
     def _listen(self, work: Run, over: list[Run]) -> str | None:
         """Wait, and hear what it says. Returns nothing to say when it has ended, else None."""
         hears = self._death or self._line
-        if self.waiter.wait(self._look_at(work) - time.monotonic(), hears):
+        room = self._death is None and self._line.has_unsent()
+        heard = self.waiter.wait(self._look_at(work) - time.monotonic(), hears, room=room)
+        if room:
+            with suppress(OSError):  # It is gone, which is heard next.
+                self._line.flush()
+        if heard:
             if self._death:
                 return ""
             try:
@@ -227,8 +235,11 @@ class Child:
             look_at = min(look_at, max(job.lapses_at for job in work.jobs))
         if len(self._given) > 1:
             look_at = min(look_at, self._moved_at + SLOW_SECONDS)
+        now = time.monotonic()
+        if now < self._moved_at + STILL_SECONDS:
+            look_at = min(look_at, self._moved_at + STILL_SECONDS)
         if self._limits.megabytes:
-            look_at = min(look_at, time.monotonic() + LOOK_SECONDS)
+            look_at = min(look_at, now + LOOK_SECONDS)
         return look_at
 
     def _is_slow(self) -> bool:
@@ -246,6 +257,8 @@ class Child:
         most = self._limits.megabytes
         if most and trees.has_more_than(self._pid, most):
             return f"it had more than {most} MB"
+        if now >= self._moved_at + STILL_SECONDS:
+            self._warn_if_stopped(work)
         if now >= self._over_at:
             self._over_at = math.inf
             for job in work.jobs:
@@ -258,6 +271,18 @@ class Child:
             self._kill_at = now + KILL_SECONDS
         return None
 
+    def _warn_if_stopped(self, work: Run) -> None:
+        """Say so, once for each run: nothing else would, where the job has no timeout."""
+        if not self._warned and trees.is_stopped(self._pid):
+            self._warned = True
+            log.warning(
+                "%s: its process %d is stopped, and the lease is extended: kill -CONT %d, or "
+                "cancel the job",
+                work.jobs[0].id,
+                self._pid,
+                self._pid,
+            )
+
     def _begin(self, work: Run, at: float | None = None) -> None:
         """Note that a run begins, which was given or comes after one that is over."""
         start(work, at)
@@ -265,6 +290,7 @@ class Child:
         self._moved_at = work.started_at
         self._over_at = work.started_at + (time_allowed(work) or math.inf)
         self._kill_at = math.inf
+        self._warned = False
         if self._told:
             self._board.forget(self._slot)
             self._told = False
@@ -310,9 +336,12 @@ class Child:
             job.control.extend_now(job, message.seconds)
         except HoldfastError as error:
             why = str(error) or type(error).__name__
-            answer = frames.Extended(why, isinstance(error, ServerUnavailable))
+            answer = frames.Extended(
+                why, isinstance(error, ServerUnavailable), isinstance(error, JobCancelled)
+            )
         with suppress(OSError):  # It may have ended meanwhile.
-            self._line.send(answer)
+            self._line.post(frames.pack(answer))
+            self.waiter.rouse()  # It may not fit.
 
     def _heed(self, work: Run, message: frames.Answers) -> None:
         if len(message.jobs) != len(work.jobs):
@@ -321,7 +350,7 @@ class Child:
             if job.answer is None:
                 job.answer = answered.answer
             job.follow_ups = answered.follow_ups
-            job.raised = RaisedInChild(answered.trace) if answered.trace else None
+            job.raised = RaisedElsewhere(answered.trace) if answered.trace else None
         self._jobs += len(work.jobs)
         self._megabytes = message.megabytes
 
@@ -342,7 +371,7 @@ class Child:
     def _bury(self, why: str) -> list[Run]:
         """End it; return what ran there. What it had not begun is for others."""
         self.alive = False
-        how = self._nursery.end(self._pid)
+        how = self._nursery.end(self._born)
         with self._lock:
             self._unbegun += self._take_unbegun()
             ran = [one.work for one in self._given]
@@ -372,7 +401,7 @@ class Child:
         if not self.alive:
             return "it had ended"
         self.alive = False
-        how = self._nursery.end(self._pid)
+        how = self._nursery.end(self._born)
         self._close()
         return how
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from holdfast import arguments
+from holdfast.backoff import Handling
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.worker.auto import Auto, Tuner, bounds_of
 from holdfast.worker.control import Control
+from holdfast.worker.describing import described
 from holdfast.worker.executors import Loop, Threads
 from holdfast.worker.gauge import processors
 from holdfast.worker.handlers import ExecutorKind, Handlers
@@ -24,6 +26,7 @@ from holdfast.worker.pace import Pace
 from holdfast.worker.places import Places
 from holdfast.worker.processes import Processes
 from holdfast.worker.queues import called, greet, own, weighted
+from holdfast.worker.reporting import lines_about
 from holdfast.worker.shared import Shared
 from holdfast.worker.signals import Asked, heeded
 from holdfast.worker.watched import Limits
@@ -47,8 +50,8 @@ class Worker:
                  while all have work. The shards of a sharded queue are as many queues
     strict       instead of turns: the first queue that has work
     concurrency  how many handlers run at a time; by default 16 threads, 100 coroutines, or a
-                 process per core. "auto", or `Auto(least, most)`, follows the load: more while work
-                 waits and processors are idle, fewer while they are all busy
+                 process per core. "auto", or `Auto(least, most)`, follows the load: one handler
+                 per processor where they compute, more where they wait for something
     executor     where plain functions run: "thread", or "process" for those that compute, crash or
                  must be killed. Coroutine functions run on an event loop; with "async" there is
                  nothing else, and plain functions are refused
@@ -103,11 +106,22 @@ class Worker:
         self._shared: Shared | None = None
         self._tuner: Tuner | None = None
         self._clean = True
+        self._process = os.getpid()
+        """The one that the worker was started in."""
         self._stopping = Asked()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"Worker({', '.join(self._names())})"
+
+    @property
+    def queues(self) -> list[str]:
+        """The names of the queues that it works on."""
+        return self._names()
+
+    def describe(self) -> str:
+        """Return one line for a log: servers, queues, handlers, concurrency, executor, lease."""
+        return described(self._weights, self._handlers, self._bounds, self._executor, self._lease)
 
     # ------------------------------------------------------------------- handlers
 
@@ -165,29 +179,65 @@ class Worker:
         return register
 
     @overload
-    def failure_handler(self, function: F, /, *, queue: str | None = None) -> F: ...
+    def failure_handler(
+        self,
+        function: F,
+        /,
+        *,
+        queue: str | None = None,
+        max_failures: int | None = 100,
+        min_backoff: Duration = 10,
+        max_backoff: Duration = 900,
+        timeout: Duration | None = None,
+    ) -> F: ...
     @overload
     def failure_handler(
-        self, function: None = None, /, *, queue: str | None = None
+        self,
+        function: None = None,
+        /,
+        *,
+        queue: str | None = None,
+        max_failures: int | None = 100,
+        min_backoff: Duration = 10,
+        max_backoff: Duration = 900,
+        timeout: Duration | None = None,
     ) -> Callable[[F], F]: ...
     def failure_handler(
-        self, function: F | None = None, /, *, queue: str | None = None
+        self,
+        function: F | None = None,
+        /,
+        *,
+        queue: str | None = None,
+        max_failures: int | None = 100,
+        min_backoff: Duration = 10,
+        max_backoff: Duration = 900,
+        timeout: Duration | None = None,
     ) -> F | Callable[[F], F]:
-        """Register the function that is given failed jobs; `job.error` says why.
+        """Register the function that is given failed jobs: `@worker.failure_handler`.
+
+        `job.error` says why the job failed, `job.failure` has what was raised as values.
+
+        queue         of this queue only
+        max_failures  how often it may raise before nobody is asked again; None = no limit
+        min_backoff   seconds before it is asked again, doubled with each time
+        max_backoff   the longest such wait
+        timeout       seconds that one run may take, in a process or of a coroutine function
 
         It returns when the failure is dealt with: then the job is gone. When it raises it is asked
-        again later: after 10 seconds, then twice as long each time up to 15 minutes.
+        again later; raise `Retry` to say when.
         """
         self._check_registering(queue)
-        if function is not None:
-            self._handlers.add_for_failures(function, queue)
-            return function
+        handling = Handling(
+            arguments.limit("max_failures", max_failures),
+            arguments.duration_ms("min_backoff", min_backoff),
+            arguments.duration_ms("max_backoff", max_backoff),
+        )
 
         def register(function: F) -> F:
-            self._handlers.add_for_failures(function, queue)
+            self._handlers.add_for_failures(function, queue, handling, timeout)
             return function
 
-        return register
+        return register if function is None else register(function)
 
     def _check_registering(self, queue: str | None) -> None:
         if queue is not None:
@@ -216,10 +266,11 @@ class Worker:
 
         In the main thread SIGTERM and Ctrl-C stop it: it leases no more, lets handlers finish for
         `grace` seconds and gives the rest back at no cost. A second signal gives all back at once.
-        SIGQUIT writes what every thread does to stderr. With `until_empty` it also ends when no
-        queue has anything that could run now, also nothing that a handler of another added.
+        SIGQUIT writes which jobs run, and what every thread does, to stderr. With `until_empty` it
+        also ends when no queue has anything that could run now, also nothing that a handler of
+        another added.
         """
-        with heeded(self.ask_to_stop, self._leave):
+        with heeded(self.ask_to_stop, self._leave, self._show_running):
             self.start(until_empty=until_empty)
             # Not for long: a signal that comes just before a wait is heard only after it.
             while not self._stopping.wait(0.02 if until_empty else 0.5):
@@ -230,28 +281,31 @@ class Worker:
     async def run_async(self, *, until_empty: bool = False) -> bool:
         """Work as `run` does, with coroutine functions on the event loop that awaits it.
 
-        Cancel the task that awaits it to stop the worker.
+        Cancel the task that awaits it, or call `ask_to_stop`, to stop the worker. Signals are left
+        to the program: a web server, or `asyncio.run`, has handlers of its own.
         """
-        with heeded(self.ask_to_stop, self._leave):
-            await asyncio.to_thread(self._prepare)
-            self._begin(until_empty, asyncio.get_running_loop())
-            try:
-                # Not an asyncio.Event: threads and signals stop it too.
-                while not self._stopping.is_set() and not (until_empty and self._is_over()):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-            finally:
-                clean = await asyncio.to_thread(self.stop)
-            return clean
+        await asyncio.to_thread(self._prepare)
+        self._begin(until_empty, asyncio.current_task())
+        try:
+            # Not an asyncio.Event: threads and signal handlers stop it too.
+            while not self._stopping.is_set() and not (until_empty and self._is_over()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        finally:
+            clean = await asyncio.to_thread(self.stop)
+        return clean
 
     def start(self, *, until_empty: bool = False) -> None:
         """Begin to work in the background; end it with `stop`."""
         self._prepare()
         self._begin(until_empty)
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, may_be_late: bool = False) -> None:
         """Refuse at once what cannot be: without a handler, or a server that will not have us."""
+        if self._process != os.getpid():
+            self._forget()
         for queue in self._weights:
-            self._handlers.adopt(called(queue), queue.handlers.values())
+            declared = queue.handlers.values()
+            self._handlers.adopt(called(queue), declared, may_be_late=may_be_late)
         if not self._handlers:
             raise InvalidArgument(
                 "the worker has no handler: register one with @worker.handler or @queue.handler"
@@ -264,10 +318,11 @@ class Worker:
         if self._shared is not None:
             raise WrongState("the worker runs already")
 
-    def _begin(self, until_empty: bool, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def _begin(self, until_empty: bool, awaited_by: asyncio.Task[Any] | None = None) -> None:
         with self._lock:
             self._check_idle()
             self._clean = True
+            self._process = os.getpid()
             least, most = self._bounds
             first = min(most, max(least, math.ceil(processors())))
             pace = Pace(first, self._ahead, self._handlers.at_once())
@@ -279,7 +334,7 @@ class Worker:
                 self._lease,
                 first,
                 Threads,
-                lambda count: Loop(count, loop),
+                lambda count: Loop(count, awaited_by),
                 self._hooks,
                 self._about(first),
                 until_empty,
@@ -314,6 +369,8 @@ class Worker:
         """
         seconds = self._seconds(grace)
         self._stopping.set()
+        if self._process != os.getpid():
+            self._forget()
         for control in list(self._controls.values()):
             control.stop(seconds)
         with self._lock:
@@ -331,6 +388,12 @@ class Worker:
             self._controls, self._shared = {}, None
             self._clean = all(ends)
             return self._clean
+
+    def _forget(self) -> None:
+        """In a forked child: the threads and processes of the worker are its parent's."""
+        self._lock = threading.Lock()
+        self._controls, self._shared, self._tuner = {}, None, None
+        self._process = os.getpid()
 
     def ask_to_stop(self) -> None:
         """Let `run` end soon; returns at once, so that a handler may call it."""
@@ -365,6 +428,7 @@ class Worker:
             dropped = [one.name for one in self._weights if called(one) == queue]
             self._weights = {q: w for q, w in self._weights.items() if q.name not in dropped}
             found = [self._controls.pop(name, None) for name in dropped]
+            self._tell_queues()
         controls = [control for control in found if control]
         for control in controls:
             control.stop(seconds)
@@ -383,6 +447,7 @@ class Worker:
                 self._check_registering(None)
                 self._handlers.adopt(queue.name, queue.handlers.values())
             self._weights |= more
+            self._tell_queues()
             if self._shared is None:
                 return
             for mine in own(more, self._lease):
@@ -393,12 +458,26 @@ class Worker:
         """Return the jobs whose handlers run at this moment."""
         return [job for control in list(self._controls.values()) for job in control.running()]
 
+    def _tell_queues(self) -> None:
+        """Let the directory of workers know which queues there are now."""
+        if self._shared is not None:
+            self._shared.about["queues"] = self._names()
+
+    def _show_running(self) -> list[str]:
+        """Return a line about each job that runs, and where it runs. No lock: a signal asks."""
+        executors = self._shared.executors() if self._shared else []
+        return [
+            line
+            for executor in executors
+            for work, where in executor.begun()
+            for line in lines_about(work, where)
+        ]
+
     def _about(self, concurrency: int) -> dict[str, object]:
         return {
             "host": platform.node(),
             "pid": os.getpid(),
             "queues": self._names(),
-            "handlers": self._handlers.names(),
             "concurrency": concurrency,
             "started_at": time.time(),
         }

@@ -1,4 +1,4 @@
-"""A pipeline worker that dies at a certain step, with its JVM, its JVM alone, or not at all.
+"""A pipeline worker that dies at a certain step, with its JVM, its JVM alone, or loses its disk.
 
     python -m spark.pipeline.doomed <url> <queue as hex> <root> <step>
 
@@ -8,6 +8,7 @@ Each step is a place in the code that is about to be passed; `wait` freezes ther
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -33,6 +34,7 @@ STEPS = {
     "the JVM while planning": "kill the JVM",
     "frozen before Spark writes": "freeze",
     "frozen after Spark wrote": "freeze",
+    "without its local directories": "live on",
 }
 
 
@@ -91,10 +93,14 @@ def doomed(step: str, jvm: int) -> None:
 
 
 def main(url: str, queue: str, root: str, step: str) -> None:
-    spark = session("doomed", master="local[2]", memory="512m")
+    local = Path(root).parent / "local"
+    config = {"spark.local.dir": str(local)}
+    spark = session("doomed", master="local[2]", memory="512m", config=config)
     gateway: Any = spark.sparkContext._gateway
     doomed(step, gateway.proc.pid)
     Path(root).parent.joinpath("jvm").write_text(str(gateway.proc.pid))
+    if step == "without its local directories":  # As after a cleaner of /tmp.
+        shutil.rmtree(local)
     with Pipeline(bytes.fromhex(queue).decode(), url, roots=root) as pipeline:
         pipeline.work(spark, concurrency=1, lease=1)
 

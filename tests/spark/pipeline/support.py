@@ -47,13 +47,23 @@ def grouped_in_parts(df: DataFrame) -> DataFrame:
     return grouped(df)
 
 
+@transform(per_part=True)
+def regrouped(df: DataFrame) -> DataFrame:
+    return df.repartition(4)
+
+
 @transform
 def summed(df: DataFrame, *, named: str = "total") -> DataFrame:
     return df.agg(F.sum("n").alias(named), F.count(F.lit(1)).alias("rows"))
 
 
 @transform
-def no_frame(df: DataFrame) -> int:
+def no_frame(df: DataFrame) -> list[str]:
+    return df.columns
+
+
+@transform
+def counted(df: DataFrame) -> int:
     return df.count()
 
 

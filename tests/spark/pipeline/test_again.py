@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast import JobNotFound, NewJob, WrongState
+from holdfast import JobNotFound, NewJob, RequestNotFound, WrongState
 from holdfast.spark import Handle, Pipeline
 from holdfast.spark.pipeline import planning, publishing, working
 from holdfast.spark.pipeline.files import Files
@@ -42,6 +43,20 @@ def test_an_id_that_was_forgotten_can_be_used_again(
         assert again.read(spark).count() == 50
     expected = 50 if mode == "overwrite" else 60
     assert spark.read.parquet(str(root / "out")).count() == expected
+
+
+def test_a_request_is_done_for_as_long_as_it_is_there(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    numbers(spark, root / "in", rows=100, files=1)
+    with pipeline.working(spark):
+        handle = pipeline.submit("same", input="in/*.parquet", output="out", keep_for=0.001)
+        states = {handle.wait().state}
+        with suppress(RequestNotFound):
+            while True:
+                states.add(handle.progress().state)
+                pipeline.queue.tidy()
+    assert states == {"done"}
 
 
 @pytest.mark.parametrize("id", ["_daily", ".daily"])
@@ -144,15 +159,15 @@ def test_cancel_while_it_is_planned_leaves_nothing(
 ) -> None:
     numbers(spark, root / "in", rows=10, files=1)
     handle = pipeline.submit("same", input="in/*.parquet", output="out")
-    real = planning.schema_of  # type: ignore[attr-defined]
+    real = planning.read_all  # type: ignore[attr-defined]
 
-    def schema_of(*given: Any) -> str:
-        schema = real(*given)
+    def read_all(*given: Any) -> Any:
+        frame = real(*given)
         handle.cancel()
         wait_until(lambda: pipeline.queue.counts().ended == 1, "its publisher")
-        return schema
+        return frame
 
-    monkeypatch.setattr(planning, "schema_of", schema_of)
+    monkeypatch.setattr(planning, "read_all", read_all)
     with pipeline.working(spark, concurrency=2):
         wait_until(lambda: pipeline.queue.counts().leased == 0, "the plan to end")
         assert finish(handle).state == "cancelled"

@@ -6,10 +6,13 @@ import logging
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from cli.support import Commands
+from holdfast.cli.main import main
 from holdfast.spark import Pipeline
+from holdfast.spark.pipeline import working
 from spark.pipeline.support import must_be_published, numbers, rows
 from support import TestServer
 
@@ -63,8 +66,41 @@ def test_a_worker_tells_what_goes_wrong(
     numbers(spark, root / "in", files=1)
     name, where = pipeline.queue.name, ("--transforms", TRANSFORMS, "--root", root)
     hf("pipeline", "submit", name, "broken", "in/*.parquet", "out", "--id", "daily", *where)
-    told = hf.ran("pipeline", "work", name, "--until-empty", *where).stderr
+    work = ("pipeline", "work", name, "--until-empty", *map(str, where))
+    told = CliRunner().invoke(main, work).stderr
     assert "WARNING daily/0: raised, and is tried again" in told
+    assert told.count("Traceback (most recent call last)") == 1
+
+
+def test_status_says_why_a_request_failed(
+    spark: SparkSession, hf: Commands, pipeline: Pipeline, root: Path
+) -> None:
+    name, where = pipeline.queue.name, ("--transforms", TRANSFORMS, "--root", root)
+    hf("pipeline", "submit", name, "same", "in/*.parquet", "out", "--id", "daily", *where)
+    hf("pipeline", "work", name, "--until-empty", *where)
+    told = hf("pipeline", "status", name, "daily")
+    assert "failed" in told
+    assert "PATH_NOT_FOUND" in told
+
+
+def test_a_worker_that_cannot_work_leaves_with_an_error(
+    spark: SparkSession,
+    hf: Commands,
+    pipeline: Pipeline,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def probe(spark: SparkSession) -> None:
+        raise OSError("no local directory")
+
+    monkeypatch.setattr(working, "probe", probe)
+    (root / "in").mkdir()
+    (root / "in/a.parquet").write_bytes(b"nothing of the kind" * 10)
+    name, where = pipeline.queue.name, ("--transforms", TRANSFORMS, "--root", root)
+    given = ("in/*.parquet", "out", "--id", "daily", "--schema", "n LONG")
+    hf("pipeline", "submit", name, "same", *given, *where)
+    assert "OSError: no local directory" in hf.error("pipeline", "work", name, *where)
+    assert pipeline.handle("daily").progress().waiting == 1
 
 
 def test_a_request_is_cancelled(hf: Commands, pipeline: Pipeline, root: Path) -> None:

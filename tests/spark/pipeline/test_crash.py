@@ -114,3 +114,27 @@ def test_what_a_frozen_worker_wrote_too_late_is_not_in_the_output(
         wait_long(lambda: running.poll() is not None, "its end")
     must_be_published(handle, root)
     the_plain_output(pipeline, spark, root)
+
+
+def test_a_worker_without_local_directories_leaves_and_another_does_its_parts(
+    spark: SparkSession, test_server: TestServer, pipeline: Pipeline, root: Path
+) -> None:
+    expected = numbers(spark, root / "in", files=4)
+    handle = pipeline.submit(
+        "regrouped", input="in/*.parquet", output="out", part_size=1, max_failures=0, limit=0
+    )
+    with pipeline.working(spark):
+        wait_long(lambda: handle.progress().parts == 4, "the plan")
+    handle.set_limit(None)
+    with doomed(test_server, pipeline, root, "without its local directories") as running:
+        wait_long(
+            lambda: running.poll() is not None or handle.progress().ended, "it to leave, or fail"
+        )
+        assert handle.progress().failed == 0
+        assert running.wait(30) == 1
+    said = (root.parent / "said").read_text()
+    assert "SparkLost: Spark cannot work here" in said
+    with pipeline.working(spark):
+        must_be_published(handle, root)
+    assert all(done and done.tries == 1 for _, done in handle.parts())
+    assert rows(handle.read(spark)) == rows(expected)

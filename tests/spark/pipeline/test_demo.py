@@ -76,3 +76,35 @@ def test_the_demo_can_be_stopped_at_any_moment_and_run_again(tmp_path: Path) -> 
     wait_long(lambda: running.poll() is not None, "its end")
     assert running.returncode == 0, (tmp_path / "said").read_text()
     assert (folder / "timeline.png").stat().st_size > 10_000
+
+
+def test_the_picture_counts_runs_that_came_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+    from types import SimpleNamespace
+    from typing import Any
+
+    from holdfast.spark.pipeline import transforms
+    from holdfast.spark.pipeline.report import Cut, bars, draw
+
+    monkeypatch.setattr(transforms, "_known", {})  # Other examples have transforms of that name.
+    spec = importlib.util.spec_from_file_location("demo", DEMO)
+    assert spec
+    assert spec.loader
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    done = [SimpleNamespace(began_at=at, seconds=10.0, worker="b") for at in (0.0, 10.0)]
+    handle: Any = SimpleNamespace(
+        id="r", parts=lambda: [(None, one) for one in done], priority=lambda: 50
+    )
+    cut = [Cut("r", "killed", 5.0, 3.0)]
+    assert demo.most_at_once(handle, []) == 1
+    assert demo.most_at_once(handle, cut) == 2
+    found = bars([handle], cut)
+    assert [(bar.lane, bar.cut) for bar in found] == [
+        ("b #0", False),
+        ("killed #0", True),
+        ("b #0", False),
+    ]
+    assert draw([handle], tmp_path / "p.png", cut=cut).stat().st_size > 1000

@@ -17,10 +17,10 @@ PAGE = DOCS / "pipeline.md"
 def test_the_page_runs_as_one_program(spark: SparkSession) -> None:
     names = run(PAGE)
     assert Path(names["picture"]).stat().st_size > 1000
-    shutil.rmtree(names["folder"])
     with Pipeline("reports", roots=names["folder"]) as pipeline:
         assert pipeline.queue.audit() == []
         pipeline.queue.delete()
+    shutil.rmtree(names["folder"])
 
 
 def test_every_argument_of_submit_is_in_the_page() -> None:

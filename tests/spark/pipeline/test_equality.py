@@ -1,18 +1,39 @@
-"""What a pipeline publishes is what one plain Spark job over the same input gives."""
+"""What a pipeline publishes is what one plain Spark job over the same input gives.
+
+The cases at the end are random: each follows from its number. `make equality CASES=5000` runs more
+of them, from another SEED on if you like.
+"""
 
 from __future__ import annotations
 
+import functools
 import gzip
-from collections.abc import Callable
+import itertools
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from holdfast.spark import Pipeline
+from holdfast.spark import Pipeline, transform
+from holdfast.spark.pipeline import applying, rowwise
+from holdfast.spark.pipeline.files import Files
+from holdfast.spark.pipeline.gate import Gate, behind_a_gate
+from holdfast.spark.pipeline.order import Order, Plan
+from holdfast.spark.pipeline.pinning import difference, own_session
+from holdfast.spark.pipeline.reading import divide, read
+from holdfast.spark.pipeline.roots import Roots
+from holdfast.spark.pipeline.splitting import split
+from holdfast.spark.pipeline.transforms import Transform
+from holdfast.worker import Fail
+from spark.pipeline.random_plans import ZONES, Builder, write_input
 from spark.pipeline.support import big_enough, must_be_published, numbers, rows
 
 LINES = 3000
@@ -239,3 +260,279 @@ def test_one_format_may_become_another(spark: SparkSession, pipeline: Pipeline, 
         must_be_published(handle, root)
     expected = spark.read.csv(str(root / "in"), header=True, schema=schema)
     assert rows(handle.read(spark)) == rows(expected)
+
+
+# ---------------------------------------------------------------------- random cases
+
+DEFAULT_CASES = 220
+CASES_ASKED = int(os.environ.get("HOLDFAST_EQUALITY_CASES", DEFAULT_CASES))
+FIRST_SEED = int(os.environ.get("HOLDFAST_EQUALITY_SEED", "1"))
+THROUGH_THE_QUEUE = 12
+
+
+class RandomCase:
+    """An input, a split and a plan, all from one number."""
+
+    def __init__(self, spark: SparkSession, folder: Path, seed: int) -> None:
+        rng = random.Random(seed)
+        self.seed = seed
+        self.folder = folder / str(seed)
+        self.schema = write_input(rng, self.folder)
+        self.part_size = rng.choice((1, 1, 1, 6000))
+        self.risky = rng.random() < 0.5
+        self.builder = Builder(seed, risky=self.risky)
+        self.tried: tuple[DataFrame | None, Gate] | None = None
+        self.session = own_session(spark)
+        self.session.conf.set("spark.sql.session.timeZone", rng.choice(ZONES))
+        self.session.conf.set("spark.sql.ansi.enabled", rng.choice(("true", "false")))
+        self.session.conf.set(
+            "spark.sql.autoBroadcastJoinThreshold", rng.choice(("10MB", "10MB", "-1"))
+        )
+
+    def __repr__(self) -> str:
+        return f"case {self.seed}: {', '.join(self.builder.steps)}"
+
+    @property
+    def acts(self) -> bool:
+        """Whether its plan cannot even be built behind a gate."""
+        return any("action" in step for step in self.builder.steps)
+
+    def whole(self) -> DataFrame:
+        return self.session.read.schema(self.schema).parquet(str(self.folder))
+
+    def parts(self, files: Files) -> list[DataFrame]:
+        """Divide the input as the planner does."""
+        order = Order(
+            id="it",
+            transform="it",
+            input=[str(self.folder)],
+            output=f"{self.folder}.out",
+            format="parquet",
+            output_format="parquet",
+            part_size=self.part_size,
+        )
+        plan = Plan(
+            order=order,
+            schema=self.whole().schema.json(),
+            output="",
+            whole_files=False,
+            settings={},
+            code="",
+            spark="",
+        )
+        pieces = split(
+            files.find(str(self.folder)), self.part_size, lambda file: divide(files, plan, file)
+        )
+        return [
+            read(self.session, files, plan, one, f"{self.folder}.piece{number}")
+            for number, one in enumerate(one for together in pieces for one in together)
+        ]
+
+
+def verdict(case: RandomCase, files: Files) -> str | None:
+    """Compare parts with the plain job; return why it was refused, or None where they are equal."""
+    found = Transform("it", case.builder)
+    results: list[tuple[DataFrame, Gate]] = []
+    for part in case.parts(files):
+        gated, gate = behind_a_gate(part)
+        try:
+            results.append((applying.called(found, {}, gated, gate, "open"), gate))
+        except Fail as refused:
+            return str(refused)
+    must_be_equal(case, results)
+    return None
+
+
+def must_be_equal(case: RandomCase, results: Iterable[tuple[DataFrame, Gate]]) -> None:
+    plain = case.builder(case.whole())
+    together = [tagged(plain, 0)]
+    for result, gate in results:
+        gate.state = "open"
+        assert difference(plain.schema, result.schema) is None, case
+        together.append(tagged(result, 1))
+    seen: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for row in functools.reduce(DataFrame.union, together).collect():
+        seen[row[0]][repr(row[1])] += 1
+    assert seen[0] == seen[1], case
+
+
+def tagged(frame: DataFrame, tag: int) -> DataFrame:
+    return frame.select(F.lit(tag), F.struct("*"))
+
+
+def buildable(case: RandomCase) -> bool:
+    """Tell whether Spark takes the plan at all."""
+    try:
+        case.builder(case.whole())
+    except AnalysisException:
+        return False
+    return True
+
+
+def random_cases(spark: SparkSession, folder: Path, seeds: Iterable[int]) -> Iterator[RandomCase]:
+    for seed in seeds:
+        case = RandomCase(spark, folder, seed)
+        if buildable(case):
+            yield case
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cases")
+
+
+@dataclass
+class Seen:
+    """What became of all cases."""
+
+    equal: int = 0
+    refused: list[RandomCase] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def seen(spark: SparkSession, folder: Path) -> Seen:
+    """Run the cases, once for all tests of them."""
+    files = Files(spark, Roots(folder))
+    seen = Seen()
+    for case in random_cases(spark, folder, range(FIRST_SEED, FIRST_SEED + CASES_ASKED)):
+        try:
+            why = verdict(case, files)
+        except AssertionError as error:
+            why = f"unequal: {error}"
+        if why is None:
+            seen.equal += 1
+        elif case.builder.may_be_refused and not why.startswith("unequal"):
+            seen.refused.append(case)
+        else:
+            print(f"{case!r}: {why}")
+            seen.wrong.append(repr(case))
+    print(f"{seen.equal} equal, {len(seen.refused)} refused of {CASES_ASKED}")
+    return seen
+
+
+@pytest.mark.timeout(0)
+def test_random_plans_are_equal_in_parts_or_refused(seen: Seen) -> None:
+    assert not seen.wrong
+    assert seen.equal > CASES_ASKED * 0.4
+    assert len(seen.refused) > CASES_ASKED * 0.3
+    assert seen.equal + len(seen.refused) > CASES_ASKED * 0.9
+
+
+# --------------------------------------------------------------- holes in the check
+
+
+def nothing(*_: object) -> None:
+    """Refuse nothing."""
+
+
+def allow(*kinds: str) -> dict[str, Any]:
+    return {"ROW_WISE": rowwise.ROW_WISE | set(kinds)}
+
+
+BOTH_SIDES = dict.fromkeys([*rowwise.JOINS, "FullOuter"], ("left", "right"))
+MUTANTS: dict[str, dict[str, Any]] = {
+    "unions": allow("Union"),
+    "groups": allow("Aggregate"),
+    "distinct": allow("Deduplicate", "Distinct"),
+    "limits": allow("GlobalLimit", "LocalLimit", "Tail"),
+    "offsets": allow("Offset"),
+    "windows": allow("Window"),
+    "set operations": allow("Intersect", "Except"),
+    "joins on any side": {"JOINS": {**BOTH_SIDES, "FullOuter": ()}},
+    "full joins": {"JOINS": {**rowwise.JOINS, "FullOuter": ("left", "right")}},
+    "self-joins": {"_refuse_twice": nothing},
+    "subqueries": {"_refuse_subquery": nothing},
+    "chance": {"_refuse_moments": nothing, **allow("Sample")},
+    "whole partitions": {"BY_PARTITION": frozenset()},
+    "every operator": {"_refuse_operator": nothing},
+    "the whole way": {"_refuse_way": nothing},
+}
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("hole", MUTANTS)
+def test_a_hole_in_the_check_is_noticed(
+    spark: SparkSession, folder: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch, hole: str
+) -> None:
+    for name, value in MUTANTS[hole].items():
+        monkeypatch.setattr(rowwise, name, value)
+    files = Files(spark, Roots(folder))
+    for tried, case in enumerate(seen.refused[:300]):
+        if passes_now(case, files) and is_wrong(case, files):
+            print(f"{hole}: noticed by {case!r}, number {tried + 1} of those that are refused")
+            return
+    pytest.fail(f"no case notices it when the check lets {hole} pass")
+
+
+def is_wrong(case: RandomCase, files: Files) -> bool:
+    """Tell whether a case that is let through gives other rows than the plain job."""
+    try:
+        return verdict(case, files) is not None
+    except AssertionError:
+        return True
+    except PySparkException:
+        return False  # Without the check such a plan may not even run.
+
+
+def passes_now(case: RandomCase, files: Files) -> bool:
+    if case.tried is None:
+        gated, gate = behind_a_gate(case.parts(files)[0])
+        case.tried = (None if case.acts else case.builder(gated), gate)
+    result, gate = case.tried
+    if result is None:
+        return False
+    try:
+        rowwise.refuse_unequal("it", result, gate)
+    except Fail:
+        return False
+    return True
+
+
+@pytest.mark.timeout(0)
+def test_a_gate_that_is_open_too_soon_is_noticed(
+    spark: SparkSession, folder: Path, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gate, "listFiles", lambda gate, *given: gate._index.listFiles(*given))
+    files = Files(spark, Roots(folder))
+    assert any(is_wrong(case, files) for case in seen.refused if case.acts)
+
+
+# ------------------------------------------------------------------ through the queue
+
+
+@transform
+def random_plan(df: DataFrame, *, seed: int) -> DataFrame:
+    return Builder(seed, risky=False)(df)
+
+
+def test_random_plans_are_published_as_one_job_would_write_them(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    seeds = range(FIRST_SEED + 1_000_000, FIRST_SEED + 1_000_100)
+    cases = (case for case in random_cases(spark, root, seeds) if not case.builder.may_be_refused)
+    row_wise = list(itertools.islice(cases, THROUGH_THE_QUEUE))
+    handles = [
+        pipeline.submit(
+            "random_plan",
+            params={"seed": case.seed},
+            input=str(case.seed),
+            format="parquet",
+            schema=case.schema,
+            output=f"out{case.seed}",
+            part_size=case.part_size,
+            max_failures=0,
+        )
+        for case in row_wise
+    ]
+    with pipeline.working(spark):
+        for case, handle in zip(row_wise, handles, strict=True):
+            must_be_published(handle, root, f"out{case.seed}")
+            whole = spark.read.schema(case.schema).parquet(str(case.folder))
+            plain, published = random_plan(whole, seed=case.seed), handle.read(spark)
+            assert difference(plain.schema, published.schema) is None, case
+            assert counted(published) == counted(plain), case
+
+
+def counted(frame: DataFrame) -> Counter[str]:
+    return Counter(repr(row) for row in frame.collect())

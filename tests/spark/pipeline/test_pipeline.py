@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import CodecError, InvalidArgument, WrongState
 from holdfast.spark import Pipeline
+from holdfast.spark.pipeline import attempts, working
 from spark.pipeline.support import (
     finish,
     grouped,
@@ -22,6 +24,7 @@ from spark.pipeline.support import (
     rows,
     running_at_once,
     spans,
+    wait_long,
 )
 from support import wait_until
 
@@ -174,6 +177,7 @@ def test_a_corrupt_file_is_named_and_revive_runs_just_that_part(
     name = sorted((root / "in").glob("*.parquet"))[1]
     good = name.read_bytes()
     name.write_bytes(good[:-20] + b"x" * 20)
+    planned = name.stat()
     handle = pipeline.submit(
         "same",
         input="in/*.parquet",
@@ -189,6 +193,7 @@ def test_a_corrupt_file_is_named_and_revive_runs_just_that_part(
         assert not (root / "out").exists()
         (root / f"in/.{name.name}.crc").unlink(missing_ok=True)
         name.write_bytes(good)
+        os.utime(name, ns=(planned.st_mtime_ns, planned.st_mtime_ns))
         assert handle.revive() == 1
         must_be_published(handle, root)
     assert rows(handle.read(spark)) == expected
@@ -215,7 +220,7 @@ def test_a_partial_output_may_be_asked_for(
     assert json.loads(path.read_text())["missing"] == [1]
 
 
-def test_a_shuffle_is_refused_with_advice(
+def test_a_transform_that_groups_is_refused_with_advice(
     spark: SparkSession, pipeline: Pipeline, root: Path
 ) -> None:
     numbers(spark, root / "in", files=1)
@@ -223,7 +228,8 @@ def test_a_shuffle_is_refused_with_advice(
     with pipeline.working(spark):
         progress = finish(handle)
     assert progress.state == "failed"
-    assert "grouped shuffles" in (progress.error or "")
+    assert "grouped uses Aggregate" in (progress.error or "")
+    assert progress.parts == 0
     assert "finish=" in (progress.error or "")
 
 
@@ -237,12 +243,17 @@ def test_a_shuffle_within_parts_may_be_wanted(
     assert rows(handle.read(spark)) == rows(grouped(expected))
 
 
-def test_what_is_no_frame_is_refused(spark: SparkSession, pipeline: Pipeline, root: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("no_frame", "it must return a DataFrame"), ("counted", "runs a query")]
+)
+def test_what_is_no_frame_is_refused(
+    spark: SparkSession, pipeline: Pipeline, root: Path, name: str, said: str
+) -> None:
     numbers(spark, root / "in", files=1)
-    handle = pipeline.submit("no_frame", input="in/*.parquet", output="out")
+    handle = pipeline.submit(name, input="in/*.parquet", output="out")
     with pipeline.working(spark):
         progress = finish(handle)
-    assert "it must return a DataFrame" in (progress.error or "")
+    assert said in (progress.error or "")
 
 
 def test_an_input_that_is_not_there_fails_the_plan(
@@ -272,16 +283,39 @@ def small_disk(root: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_full_disk_fails_the_part_and_leaves_no_output(
-    spark: SparkSession, pipeline: Pipeline, root: Path, small_disk: Path
+def test_parts_wait_for_room_on_a_full_disk_and_lose_no_try(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    small_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    numbers(spark, root / "in", rows=300_000, files=1)
-    handle = pipeline.submit("same", input="in/*.parquet", output="disk/out", max_failures=0)
+    monkeypatch.setattr(working, "FULL_SECONDS", 0.1)
+    numbers(spark, root / "in", rows=300_000, files=2)
+    tried: list[str] = []
+    monkeypatch.setattr(working, "run_part", counting(attempts.run_part, tried))
+    handle = pipeline.submit(
+        "same", input="in/*.parquet", output="disk/out", max_failures=0, part_size=1
+    )
     with pipeline.working(spark):
-        progress = finish(handle)
-    assert progress.state == "failed"
-    assert "No space left on device" in (progress.error or "")
-    assert not (small_disk / "out").exists()
+        wait_long(lambda: len(tried) >= 4, "each part to be tried again")
+        assert handle.progress().failed == 0
+        remount = ["mount", "-o", "remount,size=64m", str(small_disk)]
+        subprocess.run(remount, check=True)
+        must_be_published(handle, small_disk)
+    assert [done.tries for _, done in handle.parts() if done] == [1, 1]
+    told = [record for record in caplog.records if "no room for the output" in record.message]
+    assert len(told) == 1
+    assert "No space left on device" in told[0].message
+
+
+def counting(real: Any, calls: list[str]) -> Any:
+    def counted(*given: Any) -> Any:
+        calls.append(str(given[-1]))
+        return real(*given)
+
+    return counted
 
 
 def test_cancel_ends_it_and_leaves_nothing(
@@ -306,7 +340,7 @@ GOOD: dict[str, Any] = {"input": "in/*.parquet", "output": "out"}
     [
         ({"transform": "nobody"}, "unknown transform 'nobody'"),
         ({"params": {"least": 5}}, "params of 'same'"),
-        ({"transform": "big_enough"}, "missing a required argument: 'least'"),
+        ({"transform": "big_enough"}, "argument: 'least'"),
         ({"transform": "big_enough", "params": {"least": "five"}}, "params of 'big_enough': least"),
         ({"transform": "big_enough", "params": {"least": 5, "most": 9}}, "unexpected keyword"),
         ({"params": {"least": object}}, "cannot be written as JSON"),

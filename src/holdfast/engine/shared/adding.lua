@@ -134,14 +134,24 @@ end
 
 -- What a job of this group says about an id that is taken (see waiting.lua). `how` is four
 -- letters: replace the data? the due time (= yes, - no, > by a later one, < by an earlier)?
--- the limits? begin the counts anew?
+-- the limits? begin the counts anew? Then the options that are replaced where not all are, each
+-- after a space.
 local function update_of(group, payload, how)
-  local data, when, limits, counts = string.match(how or '', '^([01])([=<>-])([01])([01])$')
+  local data, when, limits, counts, only =
+    string.match(how or '', '^([01])([=<>-])([01])([01])([%l_ ]*)$')
   if not data then refuse('INVALID', 'update') end
-  local due = group.due or 0
+  for option in string.gmatch(only, '%S+') do
+    if not is_named(option, 'priority handler timeout_ms max_failures max_lapses min_backoff_ms '
+      .. 'max_backoff_ms result_for_ms remember_for_ms keep group') then
+      refuse('INVALID', 'update')
+    end
+  end
+  local due = math.max(group.due or 0, this.now)
+  due = due > this.now and due or 0
   return {
     payload = payload, data = data == '1', due = due, priority = group.priority,
     options = group.options, limits = limits == '1', counts = counts == '1',
+    only = only ~= '' and string.sub(only, 2) or nil,
     most = (when == '=' or when == '<') and due or nil,
     least = (when == '=' or when == '>') and due or nil,
   }
@@ -224,7 +234,7 @@ local function create_each(groups)
       for i = 1, #pairs_, 2 do
         call('ZREM', key.ended, pairs_[i])
         call('HDEL', key.results, pairs_[i])
-        become(pairs_[i], update_of(group, pairs_[i + 1], '1=11'))
+        become(pairs_[i], update_of(group, pairs_[i + 1], '1=11'), group.due)
       end
       keep_successors(group)
     else
@@ -238,7 +248,7 @@ end
 local function update_each(groups, how)
   local letters, updated = {}, {}
 
-  local function update_job(id, update)
+  local function update_job(id, update, due)
     if call('ZSCORE', key.leased, id) then
       keep_successor(id, update)
       updated[#updated + 1] = id
@@ -252,7 +262,7 @@ local function update_each(groups, how)
     if not is_free(id, false) then return 'e' end
     call('ZREM', key.ended, id)
     call('HDEL', key.results, id)
-    become(id, update)
+    become(id, update, due)
     return '1'
   end
 
@@ -267,7 +277,7 @@ local function update_each(groups, how)
       elseif group.request and request_in(id) and call('HEXISTS', key.jobs, id) == 1 then
         letters[#letters + 1] = 'p'  -- Too late to refuse it.
       else
-        letters[#letters + 1] = update_job(id, update_of(group, words[i + 1], how))
+        letters[#letters + 1] = update_job(id, update_of(group, words[i + 1], how), group.due)
       end
     end
   end

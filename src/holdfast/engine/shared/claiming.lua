@@ -72,11 +72,26 @@ local function close_chunk(entry, kept, reader, n, at)
     enter(entry, kept, at)
     return false
   elseif kept.over and kept.sealed then
-    enter(entry, kept, MAX_INSTANT)  -- Who asks for it again shall learn why it is not there.
+    enter(entry, kept, after_ms(GONE_MS))  -- Who asks for it again shall learn why it is gone.
   else
     strike(entry)
   end
   return true
+end
+
+-- A reader that is gone, and what is known of its claims; not while one of them is open.
+local function forget_reader(entry, kept)
+  local reader, first = string.sub(entry, 8), number_in(kept, 'settled')
+  local last = math.min(number_in(kept, 'next'), first + MAX_JOBS)
+  for n = first, last do
+    local claim = entry_of(claim_entry(reader, n))
+    if claim and number_in(claim, 'first') < #sizes_in(claim) then
+      call('ZADD', key.staging, after_ms(GONE_MS), entry)
+      return
+    end
+  end
+  for n = first, last do strike(claim_entry(reader, n)) end
+  strike(entry)
 end
 
 -- leased -> ready | parked, for one chunk of a claim that is over. Returns how many jobs, and

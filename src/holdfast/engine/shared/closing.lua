@@ -59,7 +59,8 @@ local function end_request(request, record)
   record.outcome = record.failed + record.handled > 0 and FAILED or COMPLETED
   if record.stopping > 0 then record.outcome, record.stopping = record.stopping, 0 end
   record.ended_at, record.endings, record.walked = this.now, record.endings + 1, 0
-  call('ZADD', key.terms, after_ms(record.keep_for_ms), request)
+  -- Who waits for it asks once a second, and may miss the event.
+  call('ZADD', key.terms, after_ms(math.max(record.keep_for_ms, LEAST_KEPT_MS)), request)
   local follow_up = read_update(call('HGET', key.requests, request .. '/end'))
   if follow_up then
     -- Those of earlier requests of this name may still be there; not all of them are asked.
@@ -176,6 +177,21 @@ local function forget_request(request, record)
   if last < record.total then return book() end
   this.met.records[request] = false
   tell('forgotten', {request})
+end
+
+-- ended -> forgotten, for a request whose id somebody wants to use again: it need not be kept any
+-- longer, but no call came by that forgets. Returns whether it is gone, and whether there is more
+-- of it than fits into a call.
+local function forget_expired(request, record)
+  local forget_at = record.outcome > 0 and call('ZSCORE', key.terms, request)
+  if not forget_at or tonumber(forget_at) > this.now or record.failed + record.running > 0 then
+    return false, false
+  end
+  this.budget = this.budget or MAX_JOBS
+  forget_request(request, record)
+  if this.met.records[request] then return false, true end
+  call('HDEL', key.requests, request .. '/end')
+  return true, false
 end
 
 -- Requests whose time has come: open for too long, to be emptied, or to be forgotten.

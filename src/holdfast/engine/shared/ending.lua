@@ -11,9 +11,10 @@ local function end_part(id, facts, outcome, result)
       record.results = record.results + call('HSET', key.results, id, result)
     end
   else
-    local why = outcome == 'failed' and facts.error or nil
+    local failed = outcome == 'failed'
     set_facts(id, {
-      request = facts.request, outcome = outcome, error = why, ended_at = this.now,
+      request = facts.request, outcome = outcome, ended_at = this.now,
+      error = failed and facts.error or nil, raised = failed and facts.raised or nil,
     })
     record.results = record.results - call('HDEL', key.results, id)
   end
@@ -39,6 +40,7 @@ local function end_job(id, facts, outcome, result)
   set_facts(id, {
     outcome = outcome, ended_at = this.now, keep = keep,
     error = outcome == 'failed' and facts.error or nil,
+    raised = outcome == 'failed' and facts.raised or nil,
     taken_until = remember_for > 0 and after_ms(remember_for) or nil,
   })
   call('ZADD', key.ended, after_ms(math.max(result_for, remember_for)), id)
@@ -217,10 +219,13 @@ local function put_failed(id, hold, facts, at)
 end
 
 -- The failure handler did not manage: -> failed, to be tried again at this time or, when
--- that was the last time, kept for somebody to decide.
-local function put_failed_again(id, hold, facts, at)
+-- that was the last time, kept for somebody to decide. limit: how often it may try, nil for what
+-- was said before.
+local function put_failed_again(id, hold, facts, at, limit)
+  limit = limit or facts.max_handlings or MAX_HANDLINGS
+  facts.max_handlings = limit ~= MAX_HANDLINGS and limit or nil
   facts.handlings = (facts.handlings or 0) + 1
-  if facts.handlings > MAX_HANDLINGS then at = SPENT + facts.failed_at end
+  if limit >= 0 and facts.handlings > limit then at = SPENT + facts.failed_at end
   put_failed(id, hold, facts, at)
 end
 

@@ -8,10 +8,13 @@
 --     winners <k> <write>     the k-th list of attempts that a write adopts: attempt, chunks, …
 --     commit <write>          how (see update_of, '' = ignore), keep_ms; lists, and how far they
 --                             are published: list, place; or published_at
+--     tick <schedule>         nothing: `meta` has the last tick under the same name
 --     writer <writer>         batch: the last one that it committed
 --     reader <reader>         epoch; settled, next: the numbers of its claims that may be open
 --     claim <n> <reader>      sizes: how many jobs each chunk has; first: how many chunks are done
 --                             with; sealed; over: why it is not to be read any more
+-- Readers, writers and schedules have the time at which they are forgotten: GONE_MS after they were
+-- last heard of.
 -- What is committed and not yet published has a time before 0, so it comes first. `meta` has the
 -- first of all times, or an earlier one, so that whoever has nothing to do here learns it from
 -- what every call reads.
@@ -41,6 +44,18 @@ local function strike(entry)
   book()
 end
 
+-- A reader or a schedule is there: forget it later. Written once in HEARD_MS. kept: what the ledger
+-- gets where it has nothing.
+local function heard_of(entry, kept)
+  local at = tonumber(call('ZSCORE', key.staging, entry) or 0)
+  local latest = after_ms(GONE_MS)
+  if at <= latest and at > latest - HEARD_MS then return end
+  if kept and at == 0 then call('HSET', key.ledger, entry, cmsgpack.pack(kept)) end
+  call('ZADD', key.staging, latest, entry)
+  see_to_it(latest)
+  book()
+end
+
 -- How many jobs each chunk of a claim has.
 local function sizes_in(kept)
   return type(kept.sizes) == 'table' and kept.sizes or {}
@@ -58,6 +73,9 @@ local function time_of(entry, kept)
   if kind == 'commit' and not kept.published_at then return this.now - MAX_INSTANT end
   if kind == 'claim' and number_in(kept, 'first') < #sizes_in(kept) then
     return after_ms(3600000)
+  end
+  if kind == 'claim' or kind == 'reader' or kind == 'writer' or kind == 'tick' then
+    return after_ms(GONE_MS)
   end
   if kind == 'winners' and call('HEXISTS', key.ledger, 'commit ' .. write) == 0
     or kind == 'attempt' and not kept.of or kind == 'commit' then

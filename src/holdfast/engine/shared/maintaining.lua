@@ -8,9 +8,10 @@
 -- none.
 local function overdue(force)
   local now = this.now
+  if force then this.lapsed_by = now end
   local found = {
     delayed = call('ZCOUNT', key.delayed, '-inf', now) > 0,
-    leased = call('ZCOUNT', key.leased, '-inf', now) > 0,
+    leased = call('ZCOUNT', key.leased, '-inf', this.lapsed_by) > 0,
     ended = call('ZCOUNT', key.ended, '-inf', now) > 0,
     terms = call('ZCOUNT', key.terms, '-inf', now) > 0,
     staging = this.staging and this.staging <= now,
@@ -21,16 +22,14 @@ local function overdue(force)
     call('ZCARD', key.staging)
     for _, hash in ipairs({key.staged, key.ledger, key.claims}) do call('HLEN', hash) end
   end
-  found.late = force or now >= this.grace
-  found.leased = found.leased and found.late
   return (found.delayed or found.leased or found.ended or found.terms or found.staging) and found
 end
 
 -- Promote, reclaim, prune and tend, at most MAX_JOBS of each. Returns how many. What is committed
 -- is published where fewer jobs are ready than are wanted.
 local function maintain(found, to_the_back, wanted)
-  local function due(set)
-    return call('ZRANGE', set, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, MAX_JOBS)
+  local function due(set, by)
+    return call('ZRANGE', set, '-inf', by, 'BYSCORE', 'LIMIT', 0, MAX_JOBS)
   end
 
   -- delayed -> ready | parked, in due order; those due at the same time in the order they were
@@ -81,7 +80,7 @@ local function maintain(found, to_the_back, wanted)
   -- leased -> ready | parked. The hold stays: until the job is given out again, its last holder may
   -- still complete it.
   local function reclaim()
-    local ids = due(key.leased)
+    local ids = due(key.leased, this.lapsed_by)
     if #ids == 0 then return 0 end
     local holds = call('HMGET', key.holds, unpack(ids))
     tell('reclaimed', count_lapses(ids, holds, 'the lease lapsed', 0, to_the_back, false))
@@ -89,7 +88,7 @@ local function maintain(found, to_the_back, wanted)
   end
 
   local function prune()
-    local ids = due(key.ended)
+    local ids = due(key.ended, this.now)
     call('HDEL', key.results, unpack(ids))
     call('HDEL', key.facts, unpack(ids))
     call('HDEL', key.jobs, unpack(ids))
@@ -102,5 +101,5 @@ local function maintain(found, to_the_back, wanted)
   if found.terms then tend() end
   local promoted, reclaimed = found.delayed and promote() or 0, found.leased and reclaim() or 0
   return promoted, reclaimed, found.ended and prune() or 0,
-    found.staging and tend_staging(wanted, found.late, to_the_back) or 0
+    found.staging and tend_staging(wanted, to_the_back) or 0
 end

@@ -16,8 +16,9 @@ local function give_back(ids, holds, to_the_back)
 end
 
 -- Runs that did not answer: leased -> ready | delayed | parked | failed, or ended where somebody
--- cancelled. The holds stay, unless the run is known to be over.
-local function count_lapses(ids, holds, reason, due_at, to_the_back, over)
+-- cancelled. The holds stay, unless the run is known to be over. due_at: 0 for at once, or for a
+-- failure handler after its wait; handlings: how often one may try.
+local function count_lapses(ids, holds, reason, due_at, to_the_back, over, handlings)
   local again, cancelled = {}, {}
   local found = call('HMGET', key.facts, unpack(ids))
   call('ZREM', key.leased, unpack(ids))
@@ -32,9 +33,10 @@ local function count_lapses(ids, holds, reason, due_at, to_the_back, over)
       end_job(id, facts, 'cancelled')
     elseif facts.failed_at then
       local wait = HANDLING_MS * 2 ^ math.min(facts.handlings or 0, 20)
-      put_failed_again(id, hold, facts, after_ms(math.min(wait, MAX_HANDLING_MS)))
+      local at = due_at > 0 and due_at or after_ms(math.min(wait, MAX_HANDLING_MS))
+      put_failed_again(id, hold, facts, at, handlings)
     else
-      facts.lapses, facts.error = lapses, reason
+      facts.lapses, facts.error, facts.raised = lapses, reason, nil
       if limit >= 0 and lapses > limit then
         put_failed(id, hold, facts, this.now)
       else

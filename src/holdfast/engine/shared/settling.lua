@@ -60,27 +60,39 @@ local function held(groups, must_be_leased)
   return ids, holds, numbers, flags
 end
 
--- '+ms' from now, 'ms' at that time. Returns nil for what is due already.
+-- '+ms' from now, nil for now; 'ms' at that time, which may be past: jobs that are overdue when
+-- they are added wait in `delayed` too, so that the next lease promotes them by their time.
 local function read_due(text)
   local sign, digits = string.match(text, '^(%+?)(.*)$')
   local at = whole(digits, 0, MAX_INSTANT, 'due')
-  if sign == '+' then at = after_ms(at) end
-  return at > this.now and at or nil
+  if sign == '+' then return at > 0 and after_ms(at) or nil end
+  return at
+end
+
+-- How often a failure handler may try: '' as before, '-' any number of times. Returns nil for ''.
+local function read_handlings(text)
+  if text == '-' then return -1 end
+  return text ~= '' and whole(text, 0, MAX_INSTANT, 'handlings') or nil
 end
 
 -- Settles that say why stand in ARGV, from `at` to the end, each as: token, id, due ('' = now),
--- error. Returns them by the order in which they stand.
+-- error, what was raised ('' or as the client writes it), handlings (see read_handlings). Returns
+-- them by the order in which they stand.
 local function read_failures(at)
   local failures, bytes = {}, 0
   while ARGV[at] do
     local token, id = name(ARGV[at], 'token'), name(ARGV[at + 1], 'id')
-    local due, reason = ARGV[at + 2], ARGV[at + 3]
+    local due, reason, raised = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
     if string.find(token, '%s') then refuse('INVALID', 'token') end
     if not reason or #reason > MAX_ERROR then refuse('INVALID', 'error') end
-    due = due ~= '' and read_due(due) or this.now
-    bytes = bytes + #reason
-    failures[#failures + 1] = {token = token, id = id, due = due, reason = reason}
-    at = at + 4
+    if not ARGV[at + 5] or #raised > MAX_ERROR then refuse('INVALID', 'raised') end
+    due = math.max(due ~= '' and read_due(due) or 0, this.now)
+    bytes = bytes + #reason + #raised
+    failures[#failures + 1] = {
+      token = token, id = id, due = due, reason = reason ~= '' and reason or nil,
+      raised = raised ~= '' and raised or nil, handlings = read_handlings(ARGV[at + 5]),
+    }
+    at = at + 6
   end
   if #failures > MAX_JOBS or bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
   return failures

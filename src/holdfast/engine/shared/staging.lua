@@ -117,6 +117,7 @@ local function publish_some(entry)
     return 0, false
   end
   local write, how = string.sub(entry, 8), type(kept.how) == 'string' and kept.how or ''
+  if how ~= '' and type(kept.only) == 'string' then how = how .. kept.only end
   local lists, list_number = number_in(kept, 'lists'), number_in(kept, 'list')
   local place, rows, bytes, steps, list_entry, list = number_in(kept, 'place'), 0, 0, 0, nil, nil
   while list_number < lists and rows < MAX_JOBS and steps < 100 do
@@ -165,26 +166,48 @@ local function publish_some(entry)
   return rows, false
 end
 
+-- A schedule that nobody asks for any more. An older release does not say that it asks, so the last
+-- tick counts too.
+local function forget_schedule(entry)
+  local last = tonumber(call('HGET', key.meta, entry) or 0) or 0
+  if last <= this.now and last > this.now - GONE_MS then
+    call('ZADD', key.staging, last + GONE_MS, entry)
+    return
+  end
+  call('HDEL', key.meta, entry)
+  strike(entry)
+end
+
 -- What is to be seen to: committed writes, where there is less to do than is wanted; attempts and
 -- lists that nobody committed in time; writes that may be forgotten; claims that lapsed, unless
--- it is too early to say so. Returns how many things.
-local function tend_staging(wanted, late, to_the_back)
+-- the grace after a silence protects them; readers, writers and schedules that are gone. Returns
+-- how many things.
+local function tend_staging(wanted, to_the_back)
   local publishing = wanted and call('ZCARD', key.ready) < wanted
   if publishing then publish_some() end
-  local due = call('ZRANGE', key.staging, 0, this.now, 'BYSCORE', 'LIMIT', 0, MAX_CHUNKS)
-  local budget, seen = MAX_CHUNKS, #due
-  for _, entry in ipairs(due) do
+  local due = call('ZRANGE', key.staging, 0, this.now, 'BYSCORE', 'LIMIT', 0, MAX_CHUNKS,
+    'WITHSCORES')
+  local budget, seen = MAX_CHUNKS, #due / 2
+  for i = 1, #due, 2 do
+    local entry, at = due[i], tonumber(due[i + 1])
     local kept, kind = entry_of(entry), string.match(entry, '^%a+')
     if budget <= 0 then
       break
-    elseif not kept or kind == 'commit' then
+    elseif not kept or kind == 'commit' or kind == 'writer' then
       strike(entry)
     elseif kind == 'attempt' then
       budget = drop_attempt(entry, kept, budget)
     elseif kind == 'winners' then
       disown(entry)
+    elseif kind == 'tick' then
+      forget_schedule(entry)
+    elseif kind == 'reader' then
+      budget = 0
+      forget_reader(entry, kept)
+    elseif kind == 'claim' and number_in(kept, 'first') >= #sizes_in(kept) then
+      strike(entry)
     elseif kind == 'claim' then
-      if late then
+      if kept.over or at <= this.lapsed_by then
         budget = 0  -- One chunk is as much as a call moves.
         return_chunk(entry, kept, 'it lapsed', to_the_back)
       else

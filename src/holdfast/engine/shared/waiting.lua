@@ -6,7 +6,8 @@
 --     due                         when it may run, if it becomes a job of its own
 --     most, least                 bounds for the due time of a job that lives on
 --     priority, options, limits   what the job says about itself (options packed, false for
---                                 none); whether that replaces what it said
+--                                 none); whether that replaces what it said,
+--     only                        or which options replace what it said, separated by spaces
 --     counts                      whether failures and lapses begin anew
 -- To a job that waits it is applied at once. For one that is leased it is kept in `next`, and
 -- applied the moment the lease ends: the successor.
@@ -42,8 +43,10 @@ local function rank_behind(priority)
 end
 
 -- -> ready, at this rank or behind its equals | delayed, where priority and number wait in the
--- facts, as the score is the time | parked, where it has an owner.
-local function put_waiting(id, facts, priority, rank, due_at)
+-- facts, as the score is the time | parked, where it has an owner. by_time: delayed also where the
+-- time is past.
+local function put_waiting(id, facts, priority, rank, due_at, by_time)
+  local waits = by_time or due_at > this.now
   local owner = facts.request or facts.group
   local record = owner and request_of(owner)
   if owner and not record then
@@ -51,22 +54,22 @@ local function put_waiting(id, facts, priority, rank, due_at)
   end
   if record then
     facts.priority = priority ~= 50 and priority or nil
-    if due_at <= this.now and not rank then
+    if not waits and not rank then
       facts.place = facts.request and record.total - 1 or nil
       facts.number = rank_behind(priority) % RANKS
     elseif facts.group and rank and not facts.number then
       facts.number = rank % RANKS
-    elseif due_at > this.now and not facts.number then
+    elseif waits and not facts.number then
       facts.number = rank_behind(priority) % RANKS
     end
-  elseif due_at > this.now then
+  elseif waits then
     facts.priority = priority ~= 50 and priority or nil
     if not facts.number then rank = rank or rank_behind(priority) end
     if rank then facts.number = rank % RANKS end
   else
     facts.priority, facts.number = nil, nil
   end
-  if due_at > this.now then
+  if waits then
     call('ZADD', key.delayed, due_at, id)
     this.grantable = this.grantable or due_at - this.now < 1000
   elseif record then
@@ -78,29 +81,51 @@ local function put_waiting(id, facts, priority, rank, due_at)
   set_facts(id, facts)
 end
 
+local function is_named(option, only)
+  return string.find(' ' .. only .. ' ', ' ' .. option .. ' ', 1, true) ~= nil
+end
+
+-- Take the options that are named from what an update says. A group comes with its limit.
+local function replace_options(facts, options, only)
+  for option in string.gmatch(only, '%S+') do
+    if option ~= 'priority' then facts[option] = options[option] end
+    if option == 'group' then facts.group_limit = options.group_limit end
+  end
+end
+
 -- Returns facts, priority and due time of a job that lives on with this update.
 local function apply(update, id, facts, priority, due_at)
   if update.data then call('HSET', key.jobs, id, update.payload) end
   if update.limits then
     local options = read_facts(update.options)
     options.failures, options.lapses, options.error = facts.failures, facts.lapses, facts.error
-    options.number = facts.number
+    options.raised, options.number = facts.raised, facts.number
     if not options.result_for_ms then call('HDEL', key.results, id) end
     count(facts, field.total, -1)
     join(options, 1)
     facts, priority = options, update.priority
+  elseif update.only then
+    local moves = is_named('group', update.only)
+    if moves then count(facts, field.total, -1) end
+    replace_options(facts, read_facts(update.options), update.only)
+    if moves then join(facts, 1) end
+    if not facts.result_for_ms then call('HDEL', key.results, id) end
+    if is_named('priority', update.only) then priority = update.priority end
   end
-  if update.counts then facts.failures, facts.lapses, facts.error = nil, nil, nil end
+  if update.counts then
+    facts.failures, facts.lapses, facts.error, facts.raised = nil, nil, nil, nil
+  end
   due_at = math.max(math.min(due_at, update.most or MAX_INSTANT), update.least or 0)
   return facts, priority, due_at
 end
 
--- nothing -> ready | delayed: the update as a job of its own.
-local function become(id, update)
+-- nothing -> ready | delayed: the update as a job of its own. due: when it is added for a time,
+-- which may be past.
+local function become(id, update, due)
   call('HSET', key.jobs, id, update.payload)
   local rank, facts = rank_of(update.priority, take_numbers(1) + 1), read_facts(update.options)
   join(facts, 1)
-  put_waiting(id, facts, update.priority, rank, update.due)
+  put_waiting(id, facts, update.priority, rank, due or update.due, due ~= nil)
   tell('added', {id})
 end
 
@@ -111,6 +136,7 @@ local function read_update(packed)
     if update[said] ~= nil then update[said] = number_in(update, said) end
   end
   update.due, update.priority = update.due or 0, math.min(update.priority or 50, MAX_PRIORITY)
+  if type(update.only) ~= 'string' then update.only = nil end
   return update
 end
 
@@ -130,6 +156,17 @@ local function keep_successor(id, update)
     if update.data then kept.payload, kept.data = update.payload, true end
     if update.limits then
       kept.priority, kept.options, kept.limits = update.priority, update.options, true
+      kept.only = nil
+    elseif update.only then
+      local options = read_facts(kept.options)
+      replace_options(options, read_facts(update.options), update.only)
+      kept.options = next(options) and cmsgpack.pack(options) or false
+      if is_named('priority', update.only) then kept.priority = update.priority end
+      for option in string.gmatch(not kept.limits and update.only or '', '%S+') do
+        if not is_named(option, kept.only or '') then
+          kept.only = (kept.only and kept.only .. ' ' or '') .. option
+        end
+      end
     end
     kept.counts = kept.counts or update.counts
     local most, least = update.most or MAX_INSTANT, update.least or 0
@@ -160,7 +197,7 @@ local function change(id, update)
     elseif call('ZREM', key.failed, id) == 1 then
       count(facts, field.failed, -1)
       letter, update.counts, due_at = 'F', true, update.due
-      facts.failed_at, facts.handlings, facts.number = nil, nil, nil
+      facts.failed_at, facts.handlings, facts.max_handlings, facts.number = nil, nil, nil, nil
     else
       return nil
     end

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import json
-import logging
+import datetime as dt
 import platform
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os import getpid
-from typing import Any, Final
+from typing import Final
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
-from holdfast.errors import InvalidArgument
-from holdfast.spark.pipeline import stages, transforms
+from holdfast.spark.pipeline import stages
+from holdfast.spark.pipeline.applying import Rows, finished, transformed
 from holdfast.spark.pipeline.files import Files, as_url, for_spark
-from holdfast.spark.pipeline.order import Done, Order, Plan, Slice, safe
+from holdfast.spark.pipeline.foreign import schema_json
+from holdfast.spark.pipeline.order import Done, Order, Plan, Slice, Stamp, safe
+from holdfast.spark.pipeline.pinning import difference, own_session
 from holdfast.spark.pipeline.reading import read
-from holdfast.spark.pipeline.shuffles import refuse_shuffle
-from holdfast.worker import Fail, Release, RunningJob
+from holdfast.worker import Fail, RunningJob
 
-log = logging.getLogger("holdfast")
-
-_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*: ")
+_EXACT: Final = {
+    "datetimeRebaseModeInWrite": "CORRECTED",
+    "int96RebaseModeInWrite": "CORRECTED",
+    "outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""Settings with which Parquet keeps every moment as it is."""
 
 
 def run_part(spark: SparkSession, files: Files, plan: Plan, some: Slice, job: RunningJob) -> Done:
@@ -37,46 +37,68 @@ def run_part(spark: SparkSession, files: Files, plan: Plan, some: Slice, job: Ru
     attempt = f"{int(number):05d}.{safe(job.token)}"
     scratch = f"{order.staging}/_piece.{attempt}"
     began = time.time()
-    spark = own_session(spark)
+    session = own_session(spark, plan.settings)
+    _refuse_changed(files, some)
     with _tidying(files, order.staging, attempt, scratch):
-        frame = read(spark, files, plan, some, scratch)
-        inputs = frame.inputFiles()
-        frame = apply(order.transform, order.params, frame)
-        if not transforms.find(order.transform).per_part:
-            refuse_shuffle(order.transform, frame, inputs)
-        done = write(spark, files, order, frame, job, attempt, began)
-        if order.finish is not None:
-            files.write_once(_schema_path(order), frame.schema.json().encode())
+        frame = read(session, files, plan, some, scratch)
+        rows: Rows = "open" if some.files else "empty"
+        with transformed(order.transform, order.params, frame, rows) as result:
+            _refuse_other_columns(plan, result)
+            done = write(session, files, stored(result, order), order, job, attempt, began)
+        _refuse_changed(files, some)  # Also while it was read.
         return done
 
 
 def run_finish(
-    spark: SparkSession, files: Files, order: Order, winners: list[Done], job: RunningJob
+    spark: SparkSession, files: Files, plan: Plan, winners: list[Done], job: RunningJob
 ) -> Done:
     """Run the last transform over what all parts wrote."""
+    order = plan.order
     assert order.finish is not None
     attempt = f"finish.{safe(job.token)}"
     paths = [for_spark(f"{order.staging}/{done.attempt}") for done in winners]
-    reader = own_session(spark).read.format(order.output_format).options(**order.output_options)
-    if schema := files.read(_schema_path(order)):
-        reader = reader.schema(StructType.fromJson(json.loads(schema)))
-    frame = reader.load(paths)
-    frame = apply(order.finish, order.finish_params, frame)
+    session = own_session(spark, plan.settings)
+    reader = session.read.format("parquet").schema(StructType.fromJson(schema_json(plan.output)))
+    frame = finished(order.finish, order.finish_params, reader.load(paths))
     with _tidying(files, order.staging, attempt):
-        return write(spark, files, order, frame, job, attempt, time.time())
+        writer = frame.write.format(order.output_format).options(**order.output_options)
+        return write(session, files, writer, order, job, attempt, time.time())
 
 
-def _schema_path(order: Order) -> str:
-    """Return where it is written what the parts write: their files may not tell."""
-    return f"{order.staging}/_schema.json"
+def stored(frame: DataFrame, order: Order) -> DataFrameWriter:
+    """Return how the rows of a part are written; for a finish, in a form that keeps their types."""
+    if order.finish is None:
+        return frame.write.format(order.output_format).options(**order.output_options)
+    for name, value in _EXACT.items():
+        frame.sparkSession.conf.set(f"spark.sql.parquet.{name}", value)
+    return frame.write.format("parquet")
 
 
-def own_session(spark: SparkSession) -> SparkSession:
-    """Return a session with the same settings, and views of its own.
+def _refuse_other_columns(plan: Plan, frame: DataFrame) -> None:
+    planned = StructType.fromJson(schema_json(plan.output))
+    if differs := difference(planned, frame.schema):
+        raise Fail(f"{plan.order.transform} gave other columns in this part: {differs}")
 
-    Parts run side by side: a view that one of them makes must not be another's.
-    """
-    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+def _refuse_changed(files: Files, some: Slice) -> None:
+    """Refuse files that are not those of the plan: parts would be of different inputs."""
+    for path, planned in zip(some.files, some.stamps, strict=True):
+        now = files.stamp(path)
+        if now == planned:
+            continue
+        if now is None:
+            what = "is gone"
+        else:
+            what = (
+                f"has changed: {planned.size} bytes of {_moment(planned)} when the request was "
+                f"planned, {now.size} bytes of {_moment(now)} now"
+            )
+        raise Fail(f"{path} {what}. Put it back as it was, or submit the request again")
+
+
+def _moment(stamp: Stamp) -> str:
+    moment = dt.datetime.fromtimestamp(stamp.modified_ms / 1000, dt.UTC)
+    return moment.isoformat(sep=" ", timespec="milliseconds")
 
 
 @contextmanager
@@ -95,33 +117,17 @@ def _tidying(files: Files, staging: str, attempt: str, scratch: str = "") -> Ite
             files.remove_empty(staging)  # Who comes too late may have made it anew.
 
 
-def apply(name: str, params: dict[str, object], frame: DataFrame) -> DataFrame:
-    """Call a transform."""
-    try:
-        found = transforms.find(name)
-        given = found.parameters(params)
-    except InvalidArgument as error:
-        # Another worker may have it, or this one after the next deploy.
-        log.warning("%s; the part is given back for 30 s", error)
-        raise Release(after=30) from error
-    result = found.function(frame, **given)
-    if not isinstance(result, DataFrame):
-        raise Fail(f"{name} returned {type(result).__name__}: it must return a DataFrame")
-    return result
-
-
 def write(
     spark: SparkSession,
     files: Files,
+    writer: DataFrameWriter,
     order: Order,
-    frame: DataFrame,
     job: RunningJob,
     attempt: str,
     began: float,
 ) -> Done:
     """Write a DataFrame into a directory of its own; raises `LeaseLost` when that was too late."""
     target = f"{order.staging}/{attempt}"
-    writer = frame.write.format(order.output_format).options(**order.output_options)
     writer.save(as_url(target))
     job.extend()
     names = [name for name in files.names(target) if name[0] not in "._"]
@@ -141,41 +147,3 @@ def write(
 def group_of(job: RunningJob) -> str:
     """Return the name of the jobs that Spark runs for this run."""
     return f"{job.id} {job.token}"
-
-
-def is_lost(spark: SparkSession) -> bool:
-    """Tell whether the JVM is gone, and with it everything that could be run here."""
-    try:
-        return bool(spark.sparkContext._jsc.sc().isStopped())
-    except (Py4JError, ConnectionError, AttributeError):
-        return True
-
-
-def reason(error: BaseException) -> str:
-    """Return why a run failed, in a few lines: Java's stack says more than anybody can read."""
-    cause: Any = None
-    said: list[str] = []
-    if isinstance(error, Py4JJavaError):
-        cause = error.java_exception
-    elif isinstance(error, PySparkException):
-        cause = getattr(error, "_origin", None)
-    if cause is None:
-        said.append(f"{type(error).__name__}: {error}")
-    while cause is not None:
-        said.append(str(cause.getMessage() or cause.toString()))
-        cause = cause.getCause()
-    told: list[str] = []
-    for text in said:
-        line = _telling_line(text)
-        if not any(line in before for before in told):
-            told.append(line)
-    return "\n".join([*told[:2], *told[2:][-1:]])[:2000]
-
-
-def _telling_line(text: str) -> str:
-    """Return the line that says what happened: of a Python stack it is the last."""
-    lines = [line for line in text.strip().splitlines() if line and not line.startswith("\tat ")]
-    if "Traceback (most recent call last)" in text:
-        raised = [line for line in lines if _RAISED.match(line)]
-        return raised[-1] if raised else lines[-1]
-    return lines[0] if lines else ""

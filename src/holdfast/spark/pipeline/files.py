@@ -10,7 +10,11 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from holdfast import arguments
+from holdfast.errors import InvalidArgument
 from holdfast.ids import random_name
+from holdfast.spark.pipeline.order import Stamp
+from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found
 
 _SPECIAL: Final = re.compile(r"([*?{}\[\]\\,])")
@@ -18,9 +22,13 @@ _CHUNK: Final = 64 * 1024
 
 
 class Files:
-    """The file systems that a Spark session reaches. Paths are `/…`, or `scheme://…` elsewhere."""
+    """The file systems that a Spark session reaches. Paths are `/…`, or `scheme://…` elsewhere.
 
-    def __init__(self, spark: SparkSession) -> None:
+    Every path is checked when it is used: nothing is read or changed that is not below the roots.
+    """
+
+    def __init__(self, spark: SparkSession, roots: Roots) -> None:
+        self._roots = roots
         jvm: Any = spark._jvm
         self._jvm = jvm
         self._settings: Any = spark._jsc.hadoopConfiguration()
@@ -38,12 +46,17 @@ class Files:
         """Return the names of what is in a directory; none where there is no directory."""
         return [status.getPath().getName() for status in self._statuses(path)]
 
+    def refuse_links(self, path: str) -> None:
+        """Refuse a directory that has links out of the roots in it."""
+        for name in self.names(path):
+            self.where(f"{path}/{name}")
+
     def find(self, pattern: str, *, deep: bool = False) -> Iterator[Found]:
         """Find the files that Spark would read, in the order of their names."""
         where = self.where(pattern)
         for status in self._system(where).globStatus(where) or ():
             if status.isFile():
-                yield Found(self.text(status.getPath()), status.getLen())
+                yield self._found(status, self.text(status.getPath()))
             else:
                 base = self.text(status.getPath())
                 yield from self._below(base, base, deep=deep)
@@ -56,11 +69,25 @@ class Files:
                 continue
             path = self.text(status.getPath())
             if status.isFile():
-                yield Found(path, status.getLen(), base)
+                yield self._found(status, path, base)
             elif deep or "=" in name:
                 directories.append(path)
         for path in directories:
             yield from self._below(path, base, deep=deep)
+
+    def _found(self, status: Any, path: str, base: str | None = None) -> Found:
+        return Found(path, status.getLen(), status.getModificationTime(), base)
+
+    def stamp(self, path: str) -> Stamp | None:
+        """Return what a file is now; None where there is none."""
+        where = self.where(path)
+        try:
+            status = self._system(where).getFileStatus(where)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() == "java.io.FileNotFoundException":
+                return None
+            raise
+        return Stamp(status.getLen(), status.getModificationTime())
 
     def _statuses(self, path: str) -> list[Any]:
         where = self.where(path)
@@ -151,6 +178,9 @@ class Files:
     def cut_lines(self, path: str, start: int, end: int, to: str, *, header: int = 0) -> None:
         """Copy the lines that begin between two places, after the first `header` bytes of all."""
         source, target = self.where(path), self.where(to)
+        size = self._system(source).getFileStatus(source).getLen()
+        if end > size:
+            raise InvalidArgument(f"{path} has {size} bytes, not {end}")
         stream = self._system(source).open(source)
         try:
             begin = max(self._line_at(stream, start), header)
@@ -194,7 +224,9 @@ class Files:
         reader = self._parquet(path)
         try:
             footer = reader.getFooter()
-            about = footer.getFileMetaData()
+            about, blocks = footer.getFileMetaData(), footer.getBlocks()
+            if after > blocks.size():
+                raise InvalidArgument(f"{path} has {blocks.size()} row groups, not {after}")
             target = parquet.util.HadoopOutputFile.fromPath(self.where(to), self._settings)
             mode = getattr(parquet, "ParquetFileWriter$Mode").OVERWRITE
             writer = parquet.ParquetFileWriter(
@@ -203,7 +235,7 @@ class Files:
             writer.start()
             stream = self._parquet_file(path).newStream()
             try:
-                writer.appendRowGroups(stream, footer.getBlocks().subList(first, after), False)
+                writer.appendRowGroups(stream, blocks.subList(first, after), False)
             finally:
                 stream.close()
             writer.end(about.getKeyValueMetaData())
@@ -220,7 +252,9 @@ class Files:
     # ----------------------------------------------------------------- paths
 
     def where(self, path: str) -> Any:
-        """Return a path as Hadoop has it."""
+        """Return a Hadoop path; refuse a path that leads out of the roots."""
+        if not self._roots.holds(path):
+            raise InvalidArgument(f"{arguments.shown(path)} leads out of {self._roots!r}: a link?")
         return self._path("file", None, path) if path.startswith("/") else self._path(path)
 
     def text(self, path: Any) -> str:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from holdfast import JobNotFound, Outcome, Queue, arguments
-from holdfast.errors import WrongState
+from holdfast import JobNotFound, Outcome, Queue, Request, arguments
+from holdfast.errors import InvalidArgument, WrongState
 from holdfast.progress import Part, RequestStatus
+from holdfast.spark.pipeline import foreign
+from holdfast.spark.pipeline.formats import output_options
 from holdfast.spark.pipeline.order import (
     Done,
     Order,
     Published,
-    read_done,
+    many_parts,
     read_order,
     read_published,
     run_of,
 )
+from holdfast.spark.pipeline.roots import Roots
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,6 +35,12 @@ if TYPE_CHECKING:
 State: TypeAlias = Literal["planning", "running", "publishing", "done", "failed", "cancelled"]
 
 _POLL_SECONDS = 1.0
+PAGE: Final = 1000
+"""Parts that are read in one call."""
+MOST_PAGES: Final = 2
+"""Calls that one look at the progress of a request costs, however many parts it has."""
+MOST_ERRORS: Final = 20
+"""Failed parts whose errors `progress` tells."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -45,6 +56,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     failed: int = 0
     rows_in: int = 0
     rows_out: int = 0
+    counted: int = 0
+    """Parts whose rows are in these. Each look counts up to two thousand more, until all that are
+    done are counted. Of a request that is done all are."""
     fraction: float = 0.0
     """Which part of it is done, with what Spark has done of running parts."""
     rate: float | None = None
@@ -54,7 +68,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     error: str | None = None
     """Why it failed."""
     errors: dict[int, str] = {}
-    """Why parts failed, by their number."""
+    """Why the first failed parts failed, by their number; `handle.errors()` has all."""
+    warning: str | None = None
+    """What is unwise about it."""
 
     @property
     def ended(self) -> bool:
@@ -62,14 +78,64 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
         return self.state in ("done", "failed", "cancelled")
 
 
+class Tally:
+    """What settled parts came to, as far as they are read. Each part is counted once."""
+
+    def __init__(self, run: str = "") -> None:
+        self.run = run
+        """Which request of its id it is about."""
+        self.rows_in = self.rows_out = self.failed = 0
+        self.errors: dict[int, str] = {}
+        """Of the first failed parts."""
+        self._known: set[int] = set()
+        self._known_in: Counter[int] = Counter()
+        """How many parts are known of each page, so that a page that is complete is passed over."""
+        self._next = 0
+        """The page that is read next."""
+
+    def update(self, request: Request, status: RequestStatus) -> None:
+        """Read some of what was settled since the last time: whole pages, by turns."""
+        pages, left = -(-status.total // PAGE), MOST_PAGES
+        for _ in range(pages):
+            if not left or self.counted >= status.settled:
+                break
+            page, self._next = self._next % pages, self._next + 1
+            if self._known_in[page] < PAGE:
+                left -= 1
+                for part in islice(request.results(first=page * PAGE), PAGE):
+                    if part.number not in self._known:
+                        self._read(page, part)
+
+    @property
+    def counted(self) -> int:
+        """How many parts are in it."""
+        return len(self._known)
+
+    def _read(self, page: int, part: Part) -> None:
+        if part.state not in ("done", "failed", "cancelled"):
+            return
+        self._known.add(part.number)
+        self._known_in[page] += 1
+        if part.state == "done":
+            if done := _done(part):
+                self.rows_in += done.rows_in
+                self.rows_out += done.rows_out
+        elif part.state == "failed":
+            self.failed += 1
+            self.errors[part.number] = part.error or ""
+            if len(self.errors) > MOST_ERRORS:
+                del self.errors[max(self.errors)]
+
+
 class Handle:
     """A request of a pipeline: how far it is, and what becomes of it."""
 
-    def __init__(self, queue: Queue, id: str) -> None:
+    def __init__(self, queue: Queue, id: str, roots: Roots) -> None:
         self.queue = queue
         self.id = id
+        self._roots = roots
         self._request = queue.request(id)
-        self._settled: dict[int, tuple[int, int]] = {}
+        self._tally = Tally()
 
     def __repr__(self) -> str:
         return f"Handle({self.id!r} in {self.queue.name!r})"
@@ -79,9 +145,11 @@ class Handle:
     def progress(self) -> Progress:
         """Return how far it is."""
         status = self._request.status()
-        state, error = self._state(status)
-        rows = list(self._rows())
-        errors = {part.number: part.error or "" for part in self._failed(status)}
+        state, error, published = self._state(status)
+        tally = self._counted(status)
+        rows_in, rows_out, counted = tally.rows_in, tally.rows_out, tally.counted
+        if published and state == "done":
+            rows_in, rows_out, counted = published.rows_in, published.rows_out, status.settled
         running = sum(self._running()) if status.running else 0.0
         return Progress(
             id=self.id,
@@ -91,14 +159,23 @@ class Handle:
             running=status.running,
             waiting=status.total - status.settled - status.running,
             failed=status.failed,
-            rows_in=sum(read for read, _ in rows),
-            rows_out=sum(written for _, written in rows),
+            rows_in=rows_in,
+            rows_out=rows_out,
+            counted=counted,
             fraction=(status.settled + running) / status.total if status.total else 0.0,
             rate=status.rate,
             ends_at=status.ends_at,
-            error=error or _failed_parts(errors),
-            errors=errors,
+            error=error or _failed_parts(tally.errors, status.failed),
+            errors=dict(sorted(tally.errors.items())),
+            warning=many_parts(status.total),
         )
+
+    def _counted(self, status: RequestStatus) -> Tally:
+        """Return what the settled parts came to."""
+        if status.failed < self._tally.failed or self._tally.run != run_of(status):
+            self._tally = Tally(run_of(status))  # Parts were revived, or the id was used again.
+        self._tally.update(self._request, status)
+        return self._tally
 
     def wait(self, timeout: Duration | None = None) -> Progress:
         """Wait until it is published, has failed or was cancelled, up to `timeout` seconds."""
@@ -106,47 +183,44 @@ class Handle:
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             status = self._request.status()
-            state, _ = self._state(status)
+            state, _, _ = self._state(status)
             left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
             if state in ("done", "failed", "cancelled") or left <= 0:
                 return self.progress()
             patience = min(left, _POLL_SECONDS)
             if state == "publishing":
-                self.queue.result(_publishing(status), wait=patience)
+                try:
+                    self.queue.result(_publishing(status), wait=patience)
+                except JobNotFound:  # Forgotten meanwhile, as the request will be in a moment.
+                    time.sleep(min(patience, 0.1))
             else:
                 self._request.wait(patience)
 
-    def _state(self, status: RequestStatus) -> tuple[State, str | None]:
+    def _state(self, status: RequestStatus) -> tuple[State, str | None, Published | None]:
+        """Return the state, why it failed, and what was published."""
         if status.state == "cancelled":
-            return "cancelled", None
+            return "cancelled", None, None
         if not status.ended:
-            return self._unfinished(status)
+            return *self._unfinished(status), None
         try:
             outcome = self.queue.result(_publishing(status))
         except JobNotFound:
-            return "publishing", None  # The server has it, in a moment.
+            return "publishing", None, None  # The server has it, in a moment.
         if outcome is None:
-            return "publishing", None
+            return "publishing", None, None
         if outcome.kind == "failed":
-            return "failed", outcome.error
-        return _published(outcome).state, status.reason
+            return "failed", outcome.error, None
+        published = _published(outcome)
+        return published.state, status.reason, published
 
     def _unfinished(self, status: RequestStatus) -> tuple[State, str | None]:
         if status.sealed:
             return "running", None
         plan = self.queue.show(f"{self.id}/plan")
-        if plan is not None and plan.state == "failed":
-            return "failed", plan.error
-        return ("running" if status.total else "planning"), None
-
-    def _rows(self) -> Iterator[tuple[int, int]]:
-        """Return rows read and written of parts that are done; each is asked for once."""
-        first = next((n for n in range(len(self._settled) + 1) if n not in self._settled), 0)
-        for part in self._request.results(first=first):
-            if part.state == "done" and part.number not in self._settled:
-                done = read_done(part.result or b"")
-                self._settled[part.number] = (done.rows_in, done.rows_out)
-        yield from self._settled.values()
+        error = plan.error if plan else None
+        if plan and plan.state == "failed":
+            return "failed", error
+        return ("running" if status.total else "planning"), error
 
     def _running(self) -> Iterator[float]:
         prefix = f"{self.id}/"
@@ -157,14 +231,18 @@ class Handle:
                 if is_part and job.get("progress"):
                     yield float(job["progress"][0])
 
+    def errors(self) -> dict[int, str]:
+        """Return why parts failed, by their number: of all that did."""
+        return {part.number: part.error or "" for part in self._failed(self._request.status())}
+
     def _failed(self, status: RequestStatus) -> Iterator[Part]:
         if status.failed:
             yield from (part for part in self._request.results() if part.state == "failed")
 
     def parts(self) -> Iterator[tuple[Part, Done | None]]:
-        """Go through the parts, with what each that is done came to."""
+        """Iterate over the parts, with the result of each part that is done and has a valid one."""
         for part in self._request.results():
-            yield part, read_done(part.result or b"") if part.state == "done" else None
+            yield part, _done(part) if part.state == "done" else None
 
     def priority(self) -> int:
         """Return its priority."""
@@ -198,13 +276,15 @@ class Handle:
         if status.ended:
             names.append(_publishing(status))
         names += [part.id for part in self._failed(status)]
-        self._settled.clear()
+        self._tally = Tally()
         return sum(self.queue.revive(name) for name in names)
 
     def order(self) -> Order:
         """Return what was asked for, as long as it is not planned."""
         data = self.queue.data(f"{self.id}/plan")
-        return read_order(data or b"")
+        if data is None:
+            raise WrongState(f"{self.id} is planned: what was asked for is in its manifest")
+        return foreign.decoded(f"the order of {self.id!a}", read_order, data)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return what it published: just that, whatever else is in the directory."""
@@ -215,11 +295,18 @@ class Handle:
         published = _published(self.queue.result(_publishing(status)) if status.ended else None)
         if published.state != "done":
             raise WrongState(f"{self.id} has published nothing: it is {self.progress().state}")
-        manifest = read_manifest(Files(spark), published.output, self.id, run_of(status))
+        output = published.output
+        foreign.check_output(self._roots, output)
+        files = Files(spark, self._roots)
+        manifest = read_manifest(files, output, self.id, run_of(status))
         if manifest is None:
-            raise WrongState(f"{published.output} was replaced by another request")
-        reader = spark.read.format(manifest.format).options(**manifest.options)
-        return reader.load([for_spark(f"{published.output}/{name}") for name in manifest.files])
+            raise WrongState(f"{output} was replaced by another request")
+        options = output_options(manifest.format, manifest.options)
+        paths = [f"{output}/{name}" for name in manifest.files]
+        for path in paths:
+            foreign.check_place(self._roots, path)
+        reader = spark.read.format(manifest.format).options(**options)
+        return reader.load([for_spark(path) for path in paths])
 
 
 def _publishing(status: RequestStatus) -> str:
@@ -229,16 +316,26 @@ def _publishing(status: RequestStatus) -> str:
 def _published(outcome: Outcome | None) -> Published:
     if outcome is None or not outcome.result:
         return Published("failed")
-    return read_published(outcome.result)
+    try:
+        return foreign.decoded("the result", read_published, outcome.result)
+    except InvalidArgument:
+        return Published("failed")
+
+
+def _done(part: Part) -> Done | None:
+    try:
+        return foreign.done_of(part)
+    except InvalidArgument:  # The worker that publishes says what is wrong with it.
+        return None
 
 
 def _jobs(about: dict[str, Any]) -> list[dict[str, Any]]:
     return [job for job in about.get("running", ()) if isinstance(job, dict)]
 
 
-def _failed_parts(errors: dict[int, str]) -> str | None:
+def _failed_parts(errors: dict[int, str], failed: int) -> str | None:
     if not errors:
         return None
-    number, error = next(iter(errors.items()))
-    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
-    return f"part {number}: {error}{more}"
+    number = min(errors)
+    more = f", and {failed - 1} more" if failed > 1 else ""
+    return f"part {number}: {errors[number]}{more}"

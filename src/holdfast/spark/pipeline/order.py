@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec import Meta
 
 from holdfast import arguments
 from holdfast.errors import InvalidArgument
 from holdfast.progress import RequestStatus
+from holdfast.spark.pipeline.formats import Format
 
 Mode: TypeAlias = Literal["error", "overwrite", "append"]
-Format: TypeAlias = Literal["parquet", "csv", "json", "text", "orc"]
+# What comes back from a queue or from staging must look like this: see foreign.py.
+Run: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{0,16}\Z")]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+Moment: TypeAlias = Annotated[float, Meta(ge=-1e12, le=1e12)]  # A clock may be put back.
+FileName: TypeAlias = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._%~-]{0,254}\Z")]
+Attempt: TypeAlias = Annotated[
+    str, Meta(pattern=r"\A([0-9]{5,10}|finish)\.[A-Za-z0-9._%~-]{1,100}\Z")
+]
 
+_LARGEST_PART: Final = 2**60
+MANY_PARTS: Final = 10_000
+MOST_PARTS: Final = 1_000_000
 _LONGEST_NAME: Final = 100
 _UNITS: Final = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
 _ENDINGS: Final[dict[str, Format]] = {
@@ -37,7 +48,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     transform: str
     params: dict[str, Any] = {}
-    input: list[str]
+    input: Annotated[list[str], Meta(min_length=1)]
     output: str
     format: Format
     options: dict[str, str] = {}
@@ -46,15 +57,15 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     output_format: Format
     output_options: dict[str, str] = {}
     mode: Mode = "error"
-    part_size: int
+    part_size: Annotated[int, Meta(ge=1, le=_LARGEST_PART)]
     finish: str | None = None
     finish_params: dict[str, Any] = {}
     partial: bool = False
     """Whether to publish what there is when parts have failed."""
-    priority: int = 50
-    limit: int | None = None
-    max_failures: int = 3
-    run: str = ""
+    priority: Annotated[int, Meta(ge=0, le=99)] = 50
+    limit: Count | None = None
+    max_failures: Annotated[int, Meta(ge=0, le=1000)] = 3
+    run: Run = ""
     """Which request of this id it is, once it is planned: an id may be used again."""
 
     def option(self, name: str) -> str | None:
@@ -76,21 +87,38 @@ class Plan(msgspec.Struct, frozen=True):
 
     order: Order
     schema: str
-    """As JSON."""
+    """Of the input, as JSON."""
+    output: str
+    """The schema of what each part writes, as JSON."""
+    whole_files: bool
+    """Whether files are not divided, as the transform asks for their names."""
+    settings: dict[str, str]
+    """Session settings that change results."""
+    code: str
+    """A fingerprint of the code of its transforms."""
+    spark: str
+    """The version of Spark."""
 
 
 class Blocks(msgspec.Struct, frozen=True, tag="blocks"):
     """Some row groups of a Parquet file, from the first on up to another."""
 
-    first: int
-    after: int
+    first: Count
+    after: Count
 
 
 class Bytes(msgspec.Struct, frozen=True, tag="bytes"):
     """The lines of a file that begin between two places."""
 
-    start: int
-    end: int
+    start: Count
+    end: Count
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True):
+    """What a file was at one moment: another length or time means another content."""
+
+    size: int
+    modified_ms: int
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -101,6 +129,8 @@ class Slice(msgspec.Struct, frozen=True):
     base: str | None = None
     """The directory under which partition columns stand in the names of directories."""
     piece: Blocks | Bytes | None = None
+    stamps: list[Stamp] = []
+    """What each file was when the request was planned."""
 
 
 class PartData(msgspec.Struct, frozen=True):
@@ -119,15 +149,15 @@ class Target(msgspec.Struct, frozen=True):
 class Done(msgspec.Struct, frozen=True):
     """What a part came to: its result."""
 
-    attempt: str
+    attempt: Attempt
     """The directory that it wrote."""
-    files: list[str]
-    rows_in: int
-    rows_out: int
-    began_at: float
-    seconds: float
-    worker: str
-    tries: int = 1
+    files: list[FileName]
+    rows_in: Count
+    rows_out: Count
+    began_at: Moment
+    seconds: Moment
+    worker: Annotated[str, Meta(max_length=1000)]
+    tries: Count = 1
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -135,8 +165,12 @@ class Published(msgspec.Struct, frozen=True):
 
     state: Literal["done", "failed", "cancelled"]
     output: str = ""
-    rows: int = 0
-    files: int = 0
+    rows: Count = 0
+    files: Count = 0
+    rows_in: Count = 0
+    """Rows that its parts read,"""
+    rows_out: Count = 0
+    """and wrote: a finish reads these."""
 
 
 # Made before there are threads: msgspec may crash when two make the first of a type at once.
@@ -153,7 +187,7 @@ def size_of(value: object) -> int:
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?b|)\s*", value.lower())
         if found:
             value = int(float(found[1]) * _UNITS[found[2]])
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST_PART:
         raise InvalidArgument(
             f"part_size must be bytes, or such as '128 MB', not {arguments.shown(value)}"
         )
@@ -175,16 +209,19 @@ def format_of(name: str, given: object, paths: list[str]) -> Format:
     raise InvalidArgument(f"{name} must be one of {_formats()}, not {arguments.shown(given)}")
 
 
-def spark_options(name: str, given: Mapping[str, object]) -> dict[str, str]:
-    """Return options as Spark takes them: text."""
-    if not isinstance(given, Mapping):
-        raise InvalidArgument(f"{name} must be a mapping, not {arguments.shown(given)}")
-    found = {}
-    for key, value in given.items():
-        if not isinstance(value, str | int | float | bool):
-            raise InvalidArgument(f"{name}: {arguments.shown(key)} must be text or a number")
-        found[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
-    return found
+def many_parts(count: int) -> str | None:
+    """Return a warning for a request with very many parts."""
+    if count <= MANY_PARTS:
+        return None
+    return f"more than {MANY_PARTS:,} parts, each a job for Spark: a greater part_size is faster"
+
+
+def too_many_parts(part_size: int) -> InvalidArgument:
+    """Return the error for a request with so many parts that it would never end."""
+    return InvalidArgument(
+        f"part_size={part_size} makes more than {MOST_PARTS:,} parts of this input, each a job for "
+        "Spark: submit it with a greater part_size"
+    )
 
 
 def safe(text: str) -> str:

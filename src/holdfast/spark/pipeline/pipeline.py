@@ -12,20 +12,15 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from holdfast import JobNotFound, NewJob, Queue, Request, Server, Worker, arguments
+from holdfast.engine.script import LEAST_KEPT_MS
 from holdfast.errors import InvalidArgument
 from holdfast.ids import new_id
 from holdfast.keys import utf8_name
-from holdfast.spark.pipeline import transforms
+from holdfast.spark.pipeline import foreign, transforms
+from holdfast.spark.pipeline.formats import Format, input_options
+from holdfast.spark.pipeline.formats import output_options as checked_output_options
 from holdfast.spark.pipeline.handle import Handle
-from holdfast.spark.pipeline.order import (
-    Format,
-    Mode,
-    Order,
-    Target,
-    format_of,
-    size_of,
-    spark_options,
-)
+from holdfast.spark.pipeline.order import Mode, Order, Target, format_of, size_of
 from holdfast.spark.pipeline.roots import Roots
 
 if TYPE_CHECKING:
@@ -44,7 +39,7 @@ class Pipeline:
     name   of the queue
     url    of the server; else HOLDFAST_URL, else the embedded one
     roots  directories below which requests may read and write; a path that is not absolute begins
-           at the first. By default the current directory
+           at the first. By default the current directory. Directories of this machine must exist
     """
 
     def __init__(
@@ -113,7 +108,7 @@ class Pipeline:
                         that is forgotten cannot be published any more
         """
         inputs = [input] if isinstance(input, str) else list(arguments.several("input", input))
-        arguments.duration_ms("keep_for", keep_for, least=1, forever=True)
+        kept = arguments.duration_ms("keep_for", keep_for, least=1, forever=True)
         if not inputs:
             raise InvalidArgument("input must be at least one path")
         order = Order(
@@ -123,10 +118,10 @@ class Pipeline:
             input=[self.roots.locate("input", path) for path in inputs],
             output=self.roots.locate_output(output),
             format=(read_as := format_of("format", format, inputs)),
-            options=spark_options("options", options or {}),
+            options=self._located(input_options(read_as, options or {})),
             schema=_schema(schema),
-            output_format=format_of("output_format", output_format or read_as, []),
-            output_options=spark_options("output_options", output_options or {}),
+            output_format=(written_as := format_of("output_format", output_format or read_as, [])),
+            output_options=checked_output_options(written_as, output_options or {}),
             mode=_mode(mode),
             part_size=size_of(part_size),
             finish=finish,
@@ -136,6 +131,7 @@ class Pipeline:
             limit=limit,
             max_failures=arguments.whole("max_failures", max_failures, 0, 1000),
         )
+        foreign.check_order(self.roots, order)
         request = self.queue.request(
             order.id,
             priority=priority,
@@ -146,7 +142,8 @@ class Pipeline:
                 handler="publish",
                 priority=priority,
                 max_failures=max_failures,
-                result_for=keep_for,
+                # As long as the request is kept, which is ten seconds at least.
+                result_for=keep_for if kept > LEAST_KEPT_MS else LEAST_KEPT_MS / 1000,
             ),
         )
         if _is_planned(request):
@@ -163,6 +160,15 @@ class Pipeline:
         )
         return self.handle(order.id)
 
+    def _located(self, options: dict[str, str]) -> dict[str, str]:
+        """Return options with the place of the one that is a path."""
+        return {
+            name: self.roots.locate("options: basePath", value)
+            if name.lower() == "basepath"
+            else value
+            for name, value in options.items()
+        }
+
     def _refuse_output(self, order: Order) -> None:
         """Say at once what the publisher would say at the end, where it can be seen from here."""
         if order.mode == "error" and Path(order.output).exists():
@@ -172,7 +178,7 @@ class Pipeline:
 
     def handle(self, id: str) -> Handle:
         """Return a request that was submitted, here or elsewhere."""
-        return Handle(self.queue, id)
+        return Handle(self.queue, id, self.roots)
 
     def handles(self) -> list[Handle]:
         """Return the requests that are there or remembered, the oldest first."""
@@ -237,7 +243,7 @@ class Pipeline:
             over.set()
             watch.join(5)
         if duties.lost:
-            raise SparkLost(f"Spark is gone: {duties.lost}. What ran here was given back")
+            raise SparkLost(f"Spark cannot work here: {duties.lost}. What ran here was given back")
 
 
 def _name(id: str | None) -> str:

@@ -6,18 +6,36 @@ it dies another goes on with the same parts, even if files have come meanwhile.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 
 import msgspec
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from holdfast import Request
-from holdfast.spark.pipeline.files import Files
-from holdfast.spark.pipeline.order import Order, PartData, Plan, Slice
-from holdfast.spark.pipeline.reading import divide, schema_of
+from holdfast.spark.pipeline import foreign
+from holdfast.spark.pipeline.applying import tried
+from holdfast.spark.pipeline.attempts import stored
+from holdfast.spark.pipeline.files import Files, as_url
+from holdfast.spark.pipeline.order import (
+    MOST_PARTS,
+    Order,
+    PartData,
+    Plan,
+    Slice,
+    many_parts,
+    too_many_parts,
+)
+from holdfast.spark.pipeline.pinning import code_of, own_session, settings_of
+from holdfast.spark.pipeline.reading import divide, read_all, schema_in
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found, split
+from holdfast.spark.pipeline.trouble import reason
 from holdfast.worker import Fail
+
+log = logging.getLogger("holdfast")
 
 CHUNK = 500
 """Parts that are found, written down and added at a time."""
@@ -38,54 +56,90 @@ def plan_parts(
 
     `still_ours` raises when another does it, or nobody wants it any more.
     """
-    _check(files, roots, order)
-    if read_plan(files, order.staging) is None:
-        plan = Plan(order, schema_of(spark, order))
+    if order.mode == "error" and files.exists(order.output):
+        raise Fail(f"output {order.output} is there already: say mode='overwrite' or 'append'")
+    found = list(_found(files, roots, order))  # All are checked before Spark opens the first.
+    plan = read_plan(files, order.staging)
+    if plan is None:
+        plan = _plan(spark, order)
         still_ours()
         files.make(order.staging)
+        _try_to_write(spark, files, plan)
         files.write(f"{order.staging}/_plan.json", msgspec.json.encode(plan))
     total = 0
-    for some in _chunks(files, roots, order, still_ours):
+    for some in _chunks(files, plan, found, still_ours):
+        for one in some:
+            foreign.check_slice(roots, one)
+        before, total = total, total + len(some)
+        if total > MOST_PARTS:
+            request.set_limit(0)  # What was added would run in vain.
+            raise too_many_parts(order.part_size)
         request.add_many(
             [msgspec.json.encode(PartData(order.staging, one)) for one in some],
             handler="part",
             max_failures=order.max_failures,
         )
-        total += len(some)
+        if (warning := many_parts(total)) and not many_parts(before):
+            log.warning("%s: %s", order.id, warning)
     request.seal()
     return total
+
+
+def _plan(spark: SparkSession, order: Order) -> Plan:
+    """Fix what all parts have in common, and try the transform before there is a part.
+
+    A transform that is refused here fails the whole request.
+    """
+    session = own_session(spark)
+    frame = read_all(session, order)
+    schema = schema_in(frame)
+    trial = tried(order.transform, order.params, frame)
+    return Plan(
+        order=order,
+        schema=schema,
+        output=trial.schema.json(),
+        whole_files=trial.reads_file_facts,
+        settings=settings_of(session),
+        code=code_of(order),
+        spark=spark.version,
+    )
+
+
+def _try_to_write(spark: SparkSession, files: Files, plan: Plan) -> None:
+    """Write an empty DataFrame in the format of the parts: not every format holds every type."""
+    order = plan.order
+    target = f"{order.staging}/_trial"
+    schema = StructType.fromJson(foreign.schema_json(plan.output))
+    try:
+        empty = own_session(spark, plan.settings).createDataFrame([], schema)
+        stored(empty, order).mode("overwrite").save(as_url(target))
+    except AnalysisException as error:
+        files.remove(order.staging)
+        kept = "Parquet, in which parts are kept for finish=" if order.finish else "the output"
+        raise Fail(f"{order.transform} cannot be written to {kept}: {reason(error)}") from error
+    files.remove(target)
 
 
 def read_plan(files: Files, staging: str) -> Plan | None:
     """Return the plan of a request; None where there is none."""
     content = files.read(f"{staging}/_plan.json")
-    return None if content is None else _read_plan(content)
-
-
-def _check(files: Files, roots: Roots, order: Order) -> None:
-    """Refuse what this worker may not read or write, whoever submitted it."""
-    for path in order.input:
-        if roots.locate("input", path) != path:
-            raise Fail(f"input {path} leads elsewhere here: {roots!r}")
-    if roots.locate_output(order.output) != order.output:
-        raise Fail(f"output {order.output} leads elsewhere here: {roots!r}")
-    if order.mode == "error" and files.exists(order.output):
-        raise Fail(f"output {order.output} is there already: say mode='overwrite' or 'append'")
+    return None if content is None else foreign.decoded("_plan.json", _read_plan, content)
 
 
 def _chunks(
-    files: Files, roots: Roots, order: Order, still_ours: Callable[[], None]
+    files: Files, plan: Plan, found: list[Found], still_ours: Callable[[], None]
 ) -> Iterator[list[Slice]]:
     """Return the parts, those first that were found before."""
+    order = plan.order
     covered: set[str] = set()
     number = 0
     while (known := files.read(_chunk_path(order, number))) is not None:
-        some = _read_slices(known)
+        some = foreign.decoded(_chunk_path(order, number), _read_slices, known)
         covered.update(path for one in some for path in one.files)
         number += 1
         yield some
-    found = (file for file in _found(files, roots, order) if file.path not in covered)
-    slices = split(found, order.part_size, lambda file: divide(files, order, file))
+    left = (file for file in found if file.path not in covered)
+    slices = split(left, order.part_size, lambda file: divide(files, plan, file))
     while some := list(_some(slices)):
         still_ours()
         files.write(_chunk_path(order, number), msgspec.json.encode(some))
@@ -109,12 +163,12 @@ def _some(slices: Iterator[list[Slice]]) -> Iterator[Slice]:
 
 def _found(files: Files, roots: Roots, order: Order) -> Iterator[Found]:
     given = order.option("basePath")
-    base = None if given is None else roots.locate("option basePath", given)
+    base = None if given is None else roots.locate("options: basePath", given)
     seen: set[str] = set()
     for pattern in order.input:
         for file in files.find(pattern, deep=order.has("recursiveFileLookup")):
-            if not roots.holds_file(file.path):
-                raise Fail(f"{file.path} leads out of {roots!r}: a link?")
+            foreign.check_file(roots, file.path)
+            foreign.refuse_own_input(order, file.path)
             if file.path not in seen:
                 seen.add(file.path)
                 yield file if base is None else file._replace(base=base)

@@ -13,8 +13,10 @@ import msgspec
 
 from holdfast.ids import random_name
 from holdfast.progress import Part
+from holdfast.spark.pipeline import foreign
 from holdfast.spark.pipeline.files import Files
-from holdfast.spark.pipeline.order import Done, Order, Published, safe
+from holdfast.spark.pipeline.formats import Format
+from holdfast.spark.pipeline.order import Count, Done, FileName, Order, Published, Run, safe
 from holdfast.worker import Fail
 
 
@@ -34,14 +36,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What an output consists of: written beside the files, in `_holdfast/<request>.json`."""
 
     request: str
-    run: str = ""
+    run: Run = ""
     transform: str
     params: dict[str, object]
     input: list[str]
-    format: str
+    format: Format
     options: dict[str, str]
-    rows: int
-    files: list[str]
+    rows: Count
+    files: list[FileName]
     missing: list[int]
     """Parts that failed, where a partial output was asked for."""
     parts: list[Written]
@@ -58,9 +60,12 @@ def manifest_path(output: str, request: str) -> str:
 
 def read_manifest(files: Files, output: str, request: str, run: str) -> Manifest | None:
     """Return what a request published; None where it has not, or another of its id has."""
-    content = files.read(manifest_path(output, request))
-    manifest = None if content is None else _read(content)
-    return manifest if manifest and manifest.run == run else None
+    path = manifest_path(output, request)
+    content = files.read(path)
+    if content is None:
+        return None
+    manifest = foreign.decoded(path, _read, content)
+    return manifest if (manifest.request, manifest.run) == (request, run) else None
 
 
 def publish(
@@ -83,6 +88,7 @@ def publish(
         if not files.exists(path):
             files.write(path, msgspec.json.encode(manifest))
         files.write(f"{gathered}/_SUCCESS", b"")
+        files.refuse_links(gathered)
         still_ours()
         _put(files, order, gathered)
         published = manifest
@@ -92,7 +98,14 @@ def publish(
 
 def as_published(output: str, manifest: Manifest) -> Published:
     """Return what a request came to that has published."""
-    return Published("done", output, manifest.rows, len(manifest.files))
+    return Published(
+        "done",
+        output,
+        manifest.rows,
+        len(manifest.files),
+        sum(part.rows_in for part in manifest.parts),
+        sum(part.rows_out for part in manifest.parts),
+    )
 
 
 def _manifest(

@@ -5,29 +5,92 @@ from __future__ import annotations
 import codecs
 import json
 from typing import Final
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.spark.pipeline.files import Files, as_url, for_spark
-from holdfast.spark.pipeline.order import Blocks, Bytes, Order, Plan, Slice
+from holdfast.spark.pipeline.foreign import schema_json
+from holdfast.spark.pipeline.order import (
+    MOST_PARTS,
+    Blocks,
+    Bytes,
+    Order,
+    Plan,
+    Slice,
+    too_many_parts,
+)
 from holdfast.spark.pipeline.splitting import Found, by_blocks, by_bytes
+from holdfast.spark.pipeline.trouble import reason
 
 _ONE_BYTE_ENCODINGS: Final = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1"})
 _HEADER_BYTES: Final = 64 * 1024
+_WITH_FOOTERS: Final = frozenset({"parquet", "orc"})
+"""Formats whose files each tell the schema."""
+MOST_NAMED: Final = 5
+"""Corrupt files that an error names."""
 
 
-def schema_of(spark: SparkSession, order: Order) -> str:
-    """Return the schema of the whole input, as Spark would have it."""
+def read_all(spark: SparkSession, order: Order) -> DataFrame:
+    """Return the whole input, with the schema that Spark finds in it without corrupt files."""
     reader = spark.read.format(order.format).options(**order.options)
+    paths = [as_url(path) for path in order.input]
     if order.schema is not None:
         reader = reader.schema(order.schema)
-    return reader.load([as_url(path) for path in order.input]).schema.json()
+    try:
+        return reader.load(paths)
+    except Py4JJavaError as error:  # Spark looks at one file, or at all of them.
+        if order.format not in _WITH_FOOTERS or not _is_unreadable(error):
+            raise
+    if order.has("mergeSchema"):
+        return reader.option("ignoreCorruptFiles", True).load(paths)
+    schema = _first_readable(spark, order, reader.schema("_ STRING").load(paths).inputFiles())
+    # Directories add their columns, as in the whole input.
+    return reader.schema(schema).load(paths)
 
 
-def divide(files: Files, order: Order, file: Found) -> list[Slice]:
+def schema_in(frame: DataFrame) -> str:
+    """Return the schema of a DataFrame, checked.
+
+    As Java has it: PySpark would import the modules of user-defined types that files name.
+    """
+    found = str(frame._jdf.schema().json())
+    schema_json(found)
+    return found
+
+
+def _first_readable(spark: SparkSession, order: Order, urls: list[str]) -> StructType:
+    """Return the schema of the first file that has one."""
+    options = {name: one for name, one in order.options.items() if name.lower() != "basepath"}
+    reader = spark.read.format(order.format).options(**options)
+    wrong: list[str] = []
+    for url in sorted(urls):
+        try:
+            found = reader.load(for_spark(unquote(url)))
+        except Py4JJavaError as error:
+            if not _is_unreadable(error):
+                raise
+            wrong.append(unquote(url))
+            last = reason(error)
+        else:
+            return StructType.fromJson(json.loads(schema_in(found)))
+    more = f" and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+    named = f"{', '.join(wrong[:MOST_NAMED])}{more}"
+    raise OSError(f"no file of the input can be read: {named}. The last: {last}")
+
+
+def _is_unreadable(error: Py4JJavaError) -> bool:
+    """Tell whether a file is to blame, and not the machine that reads it."""
+    return "FAILED_READ_FILE" in str(error)
+
+
+def divide(files: Files, plan: Plan, file: Found) -> list[Slice]:
     """Return the pieces of a big file: none, where it cannot be divided."""
+    order = plan.order
+    if plan.whole_files:
+        return []  # A piece has the name of a copy.
     if order.option("modifiedBefore") or order.option("modifiedAfter"):
         return []  # A piece is a file of another age.
     if order.format == "parquet":
@@ -36,6 +99,8 @@ def divide(files: Files, order: Order, file: Found) -> list[Slice]:
         except Py4JJavaError:  # Its part will say what is wrong with it, and the others run.
             return []
     if order.format in ("csv", "json", "text") and _has_lines(order, file, files):
+        if file.size > MOST_PARTS * order.part_size:
+            raise too_many_parts(order.part_size)
         return by_bytes(file, order.part_size)
     return []
 
@@ -52,13 +117,16 @@ def _has_lines(order: Order, file: Found, files: Files) -> bool:
 
 
 def read(spark: SparkSession, files: Files, plan: Plan, some: Slice, scratch: str) -> DataFrame:
-    """Return what a part reads. A piece of a file is copied to `scratch` first."""
+    """Return what a part reads. A piece of a file is copied to `scratch` first.
+
+    One without files has the columns of the input, and is not to be read.
+    """
     order = plan.order
-    schema = StructType.fromJson(json.loads(plan.schema))
-    if not some.files:
-        return spark.createDataFrame([], schema)
-    paths = some.files
+    schema = StructType.fromJson(schema_json(plan.schema))
     reader = spark.read.format(order.format).options(**order.options).schema(schema)
+    if not some.files:
+        return reader.load([as_url(path) for path in order.input])
+    paths = some.files
     if some.base is not None:
         reader = reader.option("basePath", as_url(some.base))
     if some.piece is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast import extras
 from holdfast.errors import InvalidArgument, WrongState
 
 if TYPE_CHECKING:
@@ -22,30 +23,49 @@ class Bar:
     lane: str
     began_at: float
     seconds: float
+    cut: bool = False
+    """Whether it came to nothing, as its worker died."""
 
 
-def bars(handles: Iterable[Handle]) -> list[Bar]:
-    """Return the runs of parts that are done, each in a lane of its worker."""
+@dataclass(frozen=True)
+class Cut:
+    """A run of a part that somebody saw, and that came to nothing: no result tells of it."""
+
+    request: str
+    worker: str
+    began_at: float
+    seconds: float
+
+
+def bars(handles: Iterable[Handle], cut: Iterable[Cut] = ()) -> list[Bar]:
+    """Return the runs of parts that are done or were cut off, each in a lane of its worker."""
+    known = {handle.id: handle for handle in handles}
     runs = [
-        (done.began_at, done.seconds, done.worker, handle)
-        for handle in handles
+        (done.began_at, done.seconds, done.worker, handle, False)
+        for handle in known.values()
         for _, done in handle.parts()
         if done
     ]
+    runs += [(one.began_at, one.seconds, one.worker, known[one.request], True) for one in cut]
     ends: dict[tuple[str, int], float] = {}
     priorities: dict[str, int] = {}
     found = []
-    for began, seconds, worker, handle in sorted(runs, key=lambda run: run[0]):
+    for began, seconds, worker, handle, lost in sorted(runs, key=lambda run: run[0]):
         lane = next(n for n in range(len(ends) + 1) if ends.get((worker, n), 0.0) <= began)
         ends[worker, lane] = began + seconds
         priority = priorities.setdefault(handle.id, handle.priority())
-        found.append(Bar(handle.id, priority, f"{worker} #{lane}", began, seconds))
+        found.append(Bar(handle.id, priority, f"{worker} #{lane}", began, seconds, lost))
     return found
 
 
-def draw(handles: Iterable[Handle], path: str | Path, *, title: str = "") -> Path:
-    """Draw the timeline into a picture (.png, .svg, .pdf); return where it is."""
-    found = bars(handles)
+def draw(
+    handles: Iterable[Handle], path: str | Path, *, title: str = "", cut: Iterable[Cut] = ()
+) -> Path:
+    """Draw the timeline into a picture (.png, .svg, .pdf); return where it is.
+
+    Runs that were `cut` off are hatched.
+    """
+    found = bars(handles, cut)
     if not found:
         raise WrongState("there is nothing to draw: no part is done")
     plot = _plot()
@@ -56,15 +76,19 @@ def draw(handles: Iterable[Handle], path: str | Path, *, title: str = "") -> Pat
     figure, axes = plot.subplots(figsize=(10, 1.5 + 0.4 * len(lanes)), layout="constrained")
     for number, request in enumerate(requests):
         mine = [bar for bar in found if bar.request == request]
-        axes.barh(
-            [lanes.index(bar.lane) for bar in mine],
-            [bar.seconds for bar in mine],
-            left=[bar.began_at - first for bar in mine],
-            height=0.8,
-            color=colours[number % len(colours)],
-            edgecolor="white",
-            label=f"{_text(request)} (priority {mine[0].priority})",
-        )
+        for lost in (False, True):
+            some = [bar for bar in mine if bar.cut is lost]
+            if some:
+                axes.barh(
+                    [lanes.index(bar.lane) for bar in some],
+                    [bar.seconds for bar in some],
+                    left=[bar.began_at - first for bar in some],
+                    height=0.8,
+                    color=colours[number % len(colours)],
+                    edgecolor="white",
+                    hatch="xxx" if lost else "",
+                    label=f"{_text(request)} ({_about(mine[0], lost=lost)})",
+                )
     axes.set_yticks(range(len(lanes)), [_text(lane) for lane in lanes])
     axes.invert_yaxis()
     axes.set_xlabel("seconds")
@@ -73,6 +97,10 @@ def draw(handles: Iterable[Handle], path: str | Path, *, title: str = "") -> Pat
     figure.savefig(path, dpi=120)
     plot.close(figure)
     return Path(path)
+
+
+def _about(bar: Bar, *, lost: bool) -> str:
+    return "cut off: its worker died" if lost else f"priority {bar.priority}"
 
 
 def _text(text: str) -> str:
@@ -84,7 +112,7 @@ def _plot() -> Any:
     try:
         import matplotlib as mpl  # noqa: PLC0415
     except ImportError:
-        raise InvalidArgument("a picture needs matplotlib: pip install 'holdfast[plot]'") from None
+        raise InvalidArgument(f"a picture needs matplotlib: {extras.command('plot')}") from None
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
 

@@ -8,13 +8,18 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 from holdfast import arguments
 from holdfast.errors import InvalidArgument
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_PLACE: Final = r"(?:[A-Za-z0-9._-]+@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+"""A bucket or a host; Azure has the container before an @. A password is refused."""
+_URL: Final = re.compile(rf"([A-Za-z][A-Za-z0-9+.-]*)://({_PLACE})(/.*)?", re.DOTALL)
 _PATTERN: Final = re.compile(r"[*?{}\[\]\\]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_LONGEST: Final = 4096
 
 
 class Roots:
@@ -34,9 +39,11 @@ class Roots:
 
     def locate(self, name: str, path: object) -> str:
         """Return where a path is, which may have patterns; refuse what leads out of the roots."""
-        if not isinstance(path, str) or not path.strip() or "\0" in path:
+        if not isinstance(path, str) or not path.strip() or _CONTROL.search(path):
             raise InvalidArgument(f"{name} must be a path, not {arguments.shown(path)}")
-        if ".." in path.split("/"):
+        if len(path) > _LONGEST:
+            raise InvalidArgument(f"{name} must have at most {_LONGEST} characters")
+        if goes_up(path):
             raise InvalidArgument(f"{name} must not go up with '..': {arguments.shown(path)}")
         if _SCHEME.match(path):
             located = _remote(path)
@@ -46,18 +53,23 @@ class Roots:
             located = f"{self._roots[0]}/{posixpath.normpath(path)}"
         else:
             located = _resolved(posixpath.join(self._roots[0], path))
-        if not self.holds(located):
+        if not self._is_below(located):
             raise InvalidArgument(
                 f"{name} must be below {' or '.join(self._roots)}, not {arguments.shown(path)}"
             )
         return located
+
+    def check(self, name: str, path: str) -> None:
+        """Refuse a stored path that is not in the form in which `locate` returns it."""
+        if self.locate(name, path) != path:
+            raise InvalidArgument(f"{name} {arguments.shown(path)} leads elsewhere here: {self!r}")
 
     def locate_output(self, path: object) -> str:
         """Return where an output is to be."""
         located = self.locate("output", path)
         if has_pattern(located):
             raise InvalidArgument(f"output must be one directory, without patterns: {path}")
-        if located in self._roots:
+        if any(is_below(root, located) for root in self._roots):
             raise InvalidArgument("output must be a directory below the roots, not one of them")
         if posixpath.basename(located)[0] in "._":
             raise InvalidArgument(
@@ -65,13 +77,44 @@ class Roots:
             )
         return located
 
-    def holds(self, located: str) -> bool:
-        """Tell whether a path without links lies below one of the roots."""
-        return any(located == root or located.startswith(f"{root}/") for root in self._roots)
+    def holds(self, path: str) -> bool:
+        """Tell whether a path lies below one of the roots, when all links are followed.
 
-    def holds_file(self, path: str) -> bool:
-        """Tell whether a file that was found really lies below one of the roots."""
-        return self.holds(path if _SCHEME.match(path) else os.path.realpath(path))
+        The path is taken literally, without patterns. Call this right before using a path: a user
+        who may write below the roots can still replace a directory by a link in between.
+        """
+        if "\0" in path or any(name in (".", "..") for name in path.split("/")):
+            return False
+        if _SCHEME.match(path):
+            return self._is_below(path)
+        return path.startswith("/") and self._is_below(os.path.realpath(path))
+
+    def _is_below(self, path: str) -> bool:
+        return any(is_below(path, root) for root in self._roots)
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Tell whether a path is a directory, or lies in it."""
+    return path == directory or path.startswith(f"{directory}/")
+
+
+def goes_up(path: str) -> bool:
+    r"""Tell whether a path has '..', however it is written: `%2e%2e`, or `.\.` in a pattern."""
+    while (decoded := unquote(path)) != path:
+        path = decoded
+    if ".." in path.split("/"):
+        return True
+    if "\\" not in path and all(name.count("{") == name.count("}") for name in path.split("/")):
+        return False
+    # Hadoop removes backslashes, and expands {a/.,b}. to a/.. before it looks for names.
+    return any(re.fullmatch(r"\.+", piece) for piece in re.split(r"[/{},\\]", path))
+
+
+def fixed(pattern: str) -> str:
+    """Return the part of a path before the first component with a pattern."""
+    names = pattern.split("/")
+    count = next((n for n, name in enumerate(names) if has_pattern(name)), len(names))
+    return "/".join(names[:count])
 
 
 def has_pattern(path: str) -> bool:
@@ -80,23 +123,28 @@ def has_pattern(path: str) -> bool:
 
 
 def _root(root: str) -> str:
-    return _remote(root) if _SCHEME.match(root) else str(Path(root).resolve())
+    if _SCHEME.match(root):
+        return _remote(root)
+    if not Path(root).is_dir():
+        raise InvalidArgument(
+            f"the root {arguments.shown(root)} is no directory on this machine: create it or mount "
+            "it, or name another with roots= or --root"
+        )
+    return str(Path(root).resolve())
 
 
 def _remote(path: str) -> str:
-    parts = urlsplit(path)
-    if parts.scheme == "file" or not parts.netloc:
+    found = _URL.fullmatch(path)
+    if found is None or found[1].lower() == "file":
         raise InvalidArgument(
             f"{arguments.shown(path)}: write a path of this machine without a scheme, and one of a "
-            "store as scheme://place/path"
+            "store as scheme://place/path, without a password"
         )
-    return f"{parts.scheme}://{parts.netloc}{posixpath.normpath(parts.path or '/')}".rstrip("/")
+    return f"{found[1].lower()}://{found[2]}{posixpath.normpath(found[3] or '/')}".rstrip("/")
 
 
 def _resolved(path: str) -> str:
     """Follow links up to the first pattern: behind it each file is looked at when it is found."""
-    fixed: list[str] = []
-    rest = posixpath.normpath(path).split("/")
-    while rest and not has_pattern(rest[0]):
-        fixed.append(rest.pop(0))
-    return "/".join([os.path.realpath("/".join(fixed) or "/").rstrip("/"), *rest]) or "/"
+    path = posixpath.normpath(path)
+    known = fixed(path)
+    return os.path.realpath(known or "/").rstrip("/") + path[len(known) :] or "/"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from holdfast.spark.pipeline.order import Blocks, Bytes, Slice
+from holdfast.spark.pipeline.order import Blocks, Bytes, Slice, Stamp
 
 MOST_FILES = 1000
 """Files in one part, however small they are."""
@@ -17,7 +17,13 @@ class Found(NamedTuple):
 
     path: str
     size: int
+    modified_ms: int
     base: str | None = None
+
+    @property
+    def stamp(self) -> Stamp:
+        """What it is now."""
+        return Stamp(self.size, self.modified_ms)
 
 
 def split(
@@ -48,7 +54,12 @@ def split(
 
 
 def _whole(files: list[Found]) -> Slice:
-    return Slice([file.path for file in files], sum(file.size for file in files), files[0].base)
+    return Slice(
+        [file.path for file in files],
+        sum(file.size for file in files),
+        files[0].base,
+        stamps=[file.stamp for file in files],
+    )
 
 
 def by_bytes(file: Found, part_size: int) -> list[Slice]:
@@ -56,7 +67,7 @@ def by_bytes(file: Found, part_size: int) -> list[Slice]:
     count = -(-file.size // part_size)
     borders = [file.size * number // count for number in range(count + 1)]
     return [
-        Slice([file.path], end - start, file.base, Bytes(start, end))
+        Slice([file.path], end - start, file.base, Bytes(start, end), [file.stamp])
         for start, end in pairwise(borders)
     ]
 
@@ -65,11 +76,12 @@ def by_blocks(file: Found, part_size: int, sizes: list[int]) -> list[Slice]:
     """Divide a file of row groups, which are never divided themselves."""
     pieces = []
     first = size = 0
+    stamps = [file.stamp]
     for number, block in enumerate(sizes):
         if size and size + block > part_size:
-            pieces.append(Slice([file.path], size, file.base, Blocks(first, number)))
+            pieces.append(Slice([file.path], size, file.base, Blocks(first, number), stamps))
             first, size = number, 0
         size += block
     if size:
-        pieces.append(Slice([file.path], size, file.base, Blocks(first, len(sizes))))
+        pieces.append(Slice([file.path], size, file.base, Blocks(first, len(sizes)), stamps))
     return pieces

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
 _PATIENCE_SECONDS: Final = 5.0
@@ -53,4 +54,9 @@ def _stages(context: SparkContext, group: str) -> Iterator[Any]:
         for stage in info.stageIds if info else ():
             if stage not in seen:
                 seen.add(stage)
-                yield store.lastStageAttempt(stage)
+                # Spark keeps a thousand stages. It drops skipped ones of a running job as well.
+                try:
+                    found = store.lastStageAttempt(stage)
+                except Py4JJavaError:
+                    continue
+                yield found

@@ -25,7 +25,7 @@ class Transform:
     name: str
     function: Callable[..., Any]
     per_part: bool = False
-    """Whether it may shuffle, so that each part gives a result of its own."""
+    """Whether each part may give a result of its own."""
 
     def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Check parameters, which came as JSON, and return them as the function wants them."""
@@ -64,10 +64,11 @@ def transform(
 
     It is given a DataFrame, and the parameters of the request by name, and returns a DataFrame. It
     sees one part of the input at a time, so it works row by row: filter, select, join with what it
-    loads itself. What needs all rows belongs into `finish`.
+    loads itself. Anything else is refused when a request is planned. What needs all rows belongs
+    into `finish`.
 
     name      what requests call it; by default the name of the function
-    per_part  let it group, sort or window, within each part
+    per_part  let it group, sort, window or run queries within each part: no check
     """
 
     def register(function: F) -> F:
@@ -96,6 +97,11 @@ def find(name: str) -> Transform:
             f"the module where it is. Registered here: {there}"
         )
     return found
+
+
+def registered() -> list[Transform]:
+    """Return all transforms of this process."""
+    return list(_known.values())
 
 
 def as_json(params: object) -> dict[str, Any]:

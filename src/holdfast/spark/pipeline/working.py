@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -14,27 +15,39 @@ from pyspark.sql import SparkSession
 
 from holdfast import Queue
 from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost
-from holdfast.progress import Part
-from holdfast.spark.pipeline import stages
-from holdfast.spark.pipeline.attempts import group_of, is_lost, reason, run_finish, run_part
+from holdfast.spark.pipeline import foreign, stages
+from holdfast.spark.pipeline.applying import GivenBack
+from holdfast.spark.pipeline.attempts import group_of, run_finish, run_part
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.order import (
     Done,
-    Order,
     PartData,
     Plan,
     Published,
-    read_done,
     read_order,
     read_part_data,
     read_target,
     run_of,
     staging_of,
 )
+from holdfast.spark.pipeline.pinning import fingerprint, own_session, unlike
 from holdfast.spark.pipeline.planning import plan_parts, read_plan
 from holdfast.spark.pipeline.publishing import as_published, publish, read_manifest
 from holdfast.spark.pipeline.roots import Roots
+from holdfast.spark.pipeline.transforms import registered
+from holdfast.spark.pipeline.trouble import (
+    is_lost,
+    is_of_a_row,
+    is_output_full,
+    is_permanent,
+    name_input,
+    place_of,
+    probe,
+    reason,
+    trace_of,
+)
 from holdfast.worker import Fail, Release, Retry, RunningJob, Worker
+from holdfast.worker.outcomes import RaisedElsewhere
 
 log = logging.getLogger("holdfast")
 
@@ -46,8 +59,17 @@ LAST_SECONDS: Final = 3.0
 """What tasks have to end that were cancelled shortly before their worker leaves."""
 
 
+FULL_SECONDS: Final = 30.0
+"""For how long a part is given back when there is no room for its output."""
+MOST_LOGGED: Final = 1000
+"""Tracebacks and warnings that are remembered, so that each is logged once."""
+
+
 class SparkLost(HoldfastError):
-    """The JVM of a pipeline worker is gone: what it ran was given back. Start it again."""
+    """A pipeline worker cannot work any more: what it ran was given back. Start it again.
+
+    Its JVM is gone, or a small job fails as well: local directories were removed, a disk is full.
+    """
 
 
 class Duties:
@@ -60,41 +82,127 @@ class Duties:
         self._queue = queue
         self._roots = roots
         self._worker = worker
-        self._files = Files(spark)
+        self._files = Files(spark, roots)
         self._plans: dict[str, Plan] = {}
+        self._lock = threading.Lock()
+        self._pools: dict[str, tuple[int, int]] = {}
+        """The number of each request's pool, and how many of its jobs run in it."""
+        self._logged: set[tuple[str, str]] = set()
+        """What was logged of a request, and is not logged again."""
         self._spoiled: dict[str, float] = {}
         """Directories into which somebody may still write who was told to stop, and until when."""
+        if spark.sparkContext.getConf().get("spark.scheduler.mode", "FIFO") != "FAIR":
+            log.warning(
+                "%s: this Spark session schedules FIFO, so a big part holds up those of other "
+                "requests: build it with spark.scheduler.mode=FAIR",
+                queue.name,
+            )
+        for one in registered():
+            fingerprint(one.function)  # As it was imported: a deploy may replace the files.
         for name, duty in (("plan", self.plan), ("part", self.part), ("publish", self.publish)):
             worker.handler(name)(self._guarded(duty))
 
     def _guarded(self, duty: Callable[[RunningJob], Any]) -> Callable[[RunningJob], Any]:
         def handle(job: RunningJob) -> Any:
+            if self.lost:
+                raise Release
             context = self._spark.sparkContext
             try:
                 context.setJobGroup(group_of(job), job.id, interruptOnCancel=True)
-                context.setLocalProperty("spark.scheduler.pool", job.request or job.queue)
-                return msgspec.to_builtins(duty(job))
+                with self._pool(job.request or job.id):
+                    return msgspec.to_builtins(duty(job))
+            except GivenBack as error:
+                if self._is_new(job, error.why):
+                    log.warning(
+                        "%s: given back, to be looked at again later: %s", job.id, error.why
+                    )
+                raise
             except (Fail, Retry, Release):
                 raise
             except Exception as error:
-                # Whatever was ended for that reason.
-                if job.cancelled or isinstance(error, LeaseLost):
-                    raise Release from error
-                if is_lost(self._spark):
-                    self.lost = reason(error)
-                    raise Release from error
-                if isinstance(error, InvalidArgument):
-                    raise Fail(str(error)) from error
-                raise Retry(reason(error)) from error
+                raise self._verdict(job, error) from error
 
         return handle
+
+    @contextmanager
+    def _pool(self, request: str) -> Iterator[None]:
+        """Let a request have a FAIR pool of its own for as long as something of it runs here.
+
+        Pools are used again, since Spark keeps each for ever.
+        """
+        with self._lock:
+            taken = {number for number, _ in self._pools.values()}
+            free = next(number for number in count() if number not in taken)
+            number, users = self._pools.get(request, (free, 0))
+            self._pools[request] = number, users + 1
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"holdfast-{number}")
+        try:
+            yield
+        finally:
+            with self._lock:
+                number, users = self._pools.pop(request)
+                if users > 1:
+                    self._pools[request] = number, users - 1
+
+    def _verdict(self, job: RunningJob, error: Exception) -> Fail | Retry | Release:
+        """Decide what follows from an error: whose fault it is."""
+        if job.cancelled or isinstance(error, LeaseLost):
+            return Release()  # It was ended for that reason.
+        if is_lost(self._spark):
+            self.lost = self.lost or reason(error)
+            return Release()
+        told = self._told(job, error)
+        if is_permanent(error):
+            return Fail(told)
+        if is_output_full(error):
+            if self._is_new(job, "full"):
+                log.warning(
+                    "%s: no room for the output. Parts are given back for %d s at no cost, until "
+                    "there is: %s",
+                    job.id,
+                    FULL_SECONDS,
+                    told,
+                )
+            return Release(after=FULL_SECONDS)
+        if is_of_a_row(error):
+            return Retry(told)
+        try:
+            probe(own_session(self._spark))
+        except Exception as trouble:  # noqa: BLE001  # Whatever it is, a part would meet it too.
+            if not job.cancelled:
+                self.lost = self.lost or f"{told}. A small job fails too: {reason(trouble)}"
+            return Release()
+        return Retry(told)
+
+    def _told(self, job: RunningJob, error: Exception) -> str:
+        """Return an error in one line; the traceback of the user's code is logged, once."""
+        told = reason(error)
+        with suppress(msgspec.DecodeError):  # It is no part.
+            told = name_input(told, read_part_data(job.data))
+        place = place_of(error)
+        if place and self._is_new(job, str(place)):
+            trace = RaisedElsewhere(trace_of(error))
+            log.warning("%s: raised in %s", job.id, place, exc_info=trace)
+        return told
+
+    def _is_new(self, job: RunningJob, what: str) -> bool:
+        """Tell whether nothing of the kind was logged for the request of a job."""
+        known = job.request or job.id, what
+        with self._lock:
+            if known in self._logged:
+                return False
+            if len(self._logged) >= MOST_LOGGED:
+                self._logged.clear()
+            self._logged.add(known)
+            return True
 
     # ---------------------------------------------------------------- duties
 
     def plan(self, job: RunningJob) -> dict[str, int]:
         """Split a request into parts."""
-        order = read_order(job.data)
-        request = self._queue.request(order.id)
+        order = foreign.decoded(f"the order {job.id!a}", read_order, job.data)
+        request = self._queue.request(foreign.planned_request(job.id, order))
+        foreign.check_order(self._roots, order)
         order = msgspec.structs.replace(order, run=run_of(request.status()))
         if read_manifest(self._files, order.output, order.id, order.run):
             return {"parts": 0}  # Planned, run and published while this run was frozen.
@@ -107,19 +215,18 @@ class Duties:
 
     def part(self, job: RunningJob) -> Done:
         """Run a part."""
-        data = read_part_data(job.data)
-        for path in data.slice.files:
-            if not self._roots.holds_file(path):
-                raise Fail(f"{path} leads out of {self._roots!r}")
+        data = foreign.decoded(f"the part {job.id!a}", read_part_data, job.data)
+        plan = self._plan_of(data, foreign.part_request(job.id, job.request))
+        foreign.check_slice(self._roots, data.slice)
         with self._noting(data.staging, job):
-            return run_part(self._spark, self._files, self._plan_of(data), data.slice, job)
+            self._give_back_unlike(plan)
+            return run_part(self._spark, self._files, plan, data.slice, job)
 
     def publish(self, job: RunningJob) -> Published:
         """Put the output of a request into place, if it has one."""
-        output = read_target(job.data).output
-        if self._roots.locate_output(output) != output:
-            raise Fail(f"{output} leads elsewhere here: {self._roots!r}")
-        request = self._queue.request(job.id.rpartition("/end/")[0])
+        output = foreign.decoded(f"the target {job.id!a}", read_target, job.data).output
+        foreign.check_output(self._roots, output)
+        request = self._queue.request(foreign.ended_request(job.id))
         status = request.status()
         run = run_of(status)
         staging = staging_of(output, request.id, run)
@@ -130,27 +237,37 @@ class Duties:
             if published:  # By a publisher that died before it could say so.
                 return as_published(output, published)
             return Published("cancelled" if status.state == "cancelled" else "failed")
+        foreign.check_plan(self._roots, plan, output, request.id, run)
         order = plan.order
         parts = list(request.results())
         if not (status.state == "completed" and status.failed == 0) and not order.partial:
             return Published("failed")  # What is done is kept: the failed parts may be revived.
-        winners = [(part, _done(part)) for part in parts if part.state == "done"]
+        winners = [(part, foreign.done_of(part)) for part in parts if part.state == "done"]
         missing = [part.number for part in parts if part.state != "done"]
         with self._noting(staging, job):
-            finished = self._finish(order, [done for _, done in winners], job)
+            finished = self._finish(plan, [done for _, done in winners], job)
             return publish(self._files, order, winners, missing, finished, job.extend)
 
-    def _finish(self, order: Order, winners: list[Done], job: RunningJob) -> Done | None:
+    def _give_back_unlike(self, plan: Plan) -> None:
+        """Leave a request to workers that are like the one that planned it."""
+        if why := unlike(plan, self._spark):
+            raise GivenBack(why)
+
+    def _finish(self, plan: Plan, winners: list[Done], job: RunningJob) -> Done | None:
         """Run the last transform, once: what it came to is written down before it is used."""
+        order = plan.order
         if order.finish is None:
             return None
         path = f"{order.staging}/_finished.json"
         known = self._files.read(path)
         if known is None:
-            done = run_finish(self._spark, self._files, order, winners, job)
+            self._give_back_unlike(plan)
+            for winner in winners:  # Spark reads all that is there.
+                self._files.refuse_links(f"{order.staging}/{winner.attempt}")
+            done = run_finish(self._spark, self._files, plan, winners, job)
             self._files.write(path, msgspec.json.encode(done))
             return done
-        return read_done(known)
+        return foreign.finished_of(known)
 
     @contextmanager
     def _noting(self, staging: str, job: RunningJob) -> Iterator[None]:
@@ -168,22 +285,25 @@ class Duties:
         A task is told to stop, and not waited for. Where there is no plan the request is over.
         """
         for staging, until in list(self._spoiled.items()):
-            if self._files.exists(staging) and read_plan(self._files, staging) is None:
-                self._files.remove(staging)
+            with suppress(InvalidArgument):  # It is a link now: let it be.
+                if self._files.exists(staging) and read_plan(self._files, staging) is None:
+                    self._files.remove(staging)
             if time.monotonic() > until:
                 self._spoiled.pop(staging, None)
 
-    def _plan_of(self, data: PartData) -> Plan:
+    def _plan_of(self, data: PartData, id: str) -> Plan:
+        """Return the plan of a request, from the staging directory that its part must have."""
+        run = run_of(self._queue.request(id).status())
+        output = foreign.staging_output(self._roots, data.staging, id, run)
         plan = self._plans.get(data.staging)
         if plan is None:
             plan = read_plan(self._files, data.staging)
             if plan is None:
                 raise Fail(f"{data.staging}/_plan.json is gone: the request cannot go on")
-            if self._roots.locate_output(plan.order.output) != plan.order.output:
-                raise Fail(f"{plan.order.output} leads elsewhere here: {self._roots!r}")
-            if len(self._plans) > 1000:
-                self._plans.clear()
-            self._plans[data.staging] = plan
+        foreign.check_plan(self._roots, plan, output, id, run)
+        if len(self._plans) > 1000:
+            self._plans.clear()
+        self._plans[data.staging] = plan
         return plan
 
     # ----------------------------------------------------------------- watch
@@ -212,7 +332,3 @@ class Duties:
             while self._spoiled and time.monotonic() < deadline:
                 self._tidy()
                 time.sleep(LOOK_SECONDS)
-
-
-def _done(part: Part) -> Done:
-    return read_done(part.result or b"")

@@ -1,0 +1,269 @@
+"""What a request pins when it is planned, so that all its parts mean the same.
+
+Session settings that change results, the code of its transforms and the version of Spark. Settings
+are applied to the session of each part. A worker with other code gives the part back.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from holdfast.errors import InvalidArgument
+from holdfast.spark.pipeline import transforms
+from holdfast.spark.pipeline.order import Order, Plan
+from holdfast.worker import Fail
+
+_LEGACY: Final = "spark.sql.legacy."
+"""Settings that restore the behaviour of older versions. They are pinned if they are set."""
+
+SETTINGS: Final = tuple(
+    f"spark.sql.{name}"
+    for name in (
+        "ansi.doubleQuotedIdentifiers",
+        "ansi.enabled",
+        "caseSensitive",
+        "charAsVarchar",
+        "chunkBase64String.enabled",
+        "columnNameOfCorruptRecord",
+        "csv.parser.columnPruning.enabled",
+        "decimalOperations.allowPrecisionLoss",
+        "execution.pandas.convertToArrowArraySafely",
+        "execution.pandas.structHandlingMode",
+        "execution.pythonUDF.arrow.enabled",
+        "files.ignoreCorruptFiles",
+        "files.ignoreMissingFiles",
+        "function.concatBinaryAsString",
+        "function.eltOutputAsString",
+        "json.enablePartialResults",
+        "jsonGenerator.ignoreNullFields",
+        "legacy.sizeOfNull",
+        "legacy.timeParserPolicy",
+        "mapKeyDedupPolicy",
+        "parquet.binaryAsString",
+        "parquet.datetimeRebaseModeInRead",
+        "parquet.datetimeRebaseModeInWrite",
+        "parquet.inferTimestampNTZ.enabled",
+        "parquet.int96AsTimestamp",
+        "parquet.int96RebaseModeInRead",
+        "parquet.int96RebaseModeInWrite",
+        "parquet.int96TimestampConversion",
+        "parquet.mergeSchema",
+        "parquet.outputTimestampType",
+        "parquet.writeLegacyFormat",
+        "parser.escapedStringLiterals",
+        "parser.quotedRegexColumnNames",
+        "preserveCharVarcharTypeInfo",
+        "readSideCharPadding",
+        "session.timeZone",
+        "sources.partitionColumnTypeInference.enabled",
+        "storeAssignmentPolicy",
+        "timestampType",
+        "variable.substitute",
+    )
+)
+"""Settings of a session that change what a query returns, and not only how fast."""
+
+_GATE_NEEDS: Final = {"spark.sql.sources.useV1SourceList": "avro,csv,json,kafka,orc,parquet,text"}
+
+
+def settings_of(spark: SparkSession) -> dict[str, str]:
+    """Return the settings that parts must have."""
+    found = _legacy(spark)
+    found.update((name, str(spark.conf.get(name))) for name in SETTINGS)
+    return found
+
+
+def own_session(spark: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Return a session with views of its own, and the settings that a request pinned.
+
+    Parts run side by side: a view that one of them makes must not be another's.
+    """
+    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for name, value in _GATE_NEEDS.items():
+        session.conf.set(name, value)
+    if settings is not None:
+        for name in _legacy(session):
+            session.conf.unset(name)
+        for name, value in settings.items():
+            if name not in SETTINGS and not name.startswith(_LEGACY):
+                raise Fail(f"{name} is not one of the settings that a request pins")
+            session.conf.set(name, value)
+    return session
+
+
+def _legacy(spark: SparkSession) -> dict[str, str]:
+    """Return the legacy settings that are set. One call: a session may have a hundred settings."""
+    said = spark._jsparkSession.sessionState().conf().getAllConfs().mkString("\n")
+    pairs = (line.split(" -> ", 1) for line in str(said).split("\n"))
+    return {pair[0]: pair[1] for pair in pairs if pair[0].startswith(_LEGACY) and len(pair) > 1}
+
+
+# ---------------------------------------------------------------------- schema
+
+
+def difference(planned: StructType, here: StructType) -> str | None:
+    """Return in which column two schemas differ; None where only nullability does."""
+    if len(planned) != len(here) or planned.names != here.names:
+        for number, (one, other) in enumerate(zip(planned.names, here.names, strict=False)):
+            if one != other:
+                return f"column {number + 1} is {other!r}, and was {one!r} when it was planned"
+        more = set(here.names) ^ set(planned.names)
+        return f"there are {len(here)} columns, and were {len(planned)}: {', '.join(sorted(more))}"
+    for field, other_field in zip(planned, here, strict=True):
+        was, now = field.dataType.simpleString(), other_field.dataType.simpleString()
+        if was != now:
+            return f"column {field.name!r} is {now}, and was {was} when it was planned"
+    return None
+
+
+# ------------------------------------------------------------------------ code
+
+
+def unlike(plan: Plan, spark: SparkSession) -> str | None:
+    """Return in what this worker differs from the planner; None if it can run the parts."""
+    if plan.spark != spark.version:
+        return f"it was planned on Spark {plan.spark}, and this is {spark.version}"
+    try:
+        code = code_of(plan.order)
+    except InvalidArgument as error:
+        return str(error)
+    if plan.code != code:
+        return (
+            f"the code of {plan.order.transform!r} or of its finish differs from the code that "
+            "planned it. Start a worker with that code, or cancel the request and submit it again"
+        )
+    return None
+
+
+def code_of(order: Order) -> str:
+    """Return a fingerprint of the code that an order runs."""
+    names = [order.transform] if order.finish is None else [order.transform, order.finish]
+    return ".".join(fingerprint(transforms.find(name).function) for name in names)
+
+
+@functools.lru_cache(maxsize=1000)
+def fingerprint(function: Callable[..., Any]) -> str:
+    """Return a digest of a function's source, and of what it uses of its own package.
+
+    It goes by the text of the source, so neither the place of the files nor the version of Python
+    changes it. Values that are made while a program runs, and other packages, are not in it.
+    """
+    function = inspect.unwrap(function)
+    module = sys.modules.get(function.__module__)
+    found = {("", function.__qualname__): _source(function)}
+    _follow(_names(found["", function.__qualname__]), module, found)
+    parts = sorted((name, source) for (_, name), source in found.items())
+    text = "\0".join(part for pair in parts for part in pair)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _follow(names: set[str], module: ModuleType | None, found: dict[tuple[str, str], str]) -> None:
+    """Add the definitions of names in a module, and those of the names that they use."""
+    if module is None:
+        return
+    defined = _definitions(module)
+    for name in sorted(names & defined.keys()):
+        key = (module.__name__, name)
+        if key in found:
+            continue
+        node, source = defined[name]
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found[key] = ""
+            for other, wanted in _imported(node, name, module, names):
+                _follow(wanted, other, found)
+        else:
+            found[key] = source
+            _follow(_names(source), module, found)
+
+
+def _imported(
+    node: ast.Import | ast.ImportFrom, name: str, module: ModuleType, names: set[str]
+) -> Iterator[tuple[ModuleType | None, set[str]]]:
+    """Return the modules of the same package behind an import, with the names used of them."""
+    value = getattr(module, name, None)
+    if isinstance(value, ModuleType):
+        if _package(value.__name__) == _package(module.__name__):
+            yield value, names
+    elif isinstance(node, ast.ImportFrom):
+        above = (module.__package__ or "").split(".")
+        above = above[: len(above) - node.level + 1] if node.level else []
+        origin = ".".join([*above, *filter(None, [node.module])])
+        if _package(origin) == _package(module.__name__):
+            real = next((one.name for one in node.names if (one.asname or one.name) == name), name)
+            yield sys.modules.get(origin), {real}
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _definitions(module: ModuleType) -> dict[str, tuple[ast.stmt, str]]:
+    """Return what a module defines at its top, by name, with the text of each."""
+    try:
+        text = inspect.getsource(module)
+        body = ast.parse(text).body
+    except (OSError, TypeError, SyntaxError):
+        return {}  # A notebook, or a program that was not read from a file.
+    lines = text.splitlines()
+    found: dict[str, tuple[ast.stmt, str]] = {}
+    for node in _statements(body):
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(one.lineno for one in decorators)])
+        source = "\n".join(lines[first - 1 : node.end_lineno])
+        for name in _defines(node):
+            before = found[name][1] + "\n" if name in found else ""
+            found[name] = (node, before + source)
+    return found
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for field in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(node, field, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _statements(handler.body)
+        else:
+            yield node
+
+
+def _defines(node: ast.stmt) -> Iterator[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            yield from (one.asname or one.name.partition(".")[0] for one in names)
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+            for one in ast.walk(node):
+                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+                    yield one.id
+        case _:
+            return
+
+
+def _source(function: Callable[..., Any]) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        return "" if code is None else f"{code.co_code!r}{code.co_names!r}"
+
+
+def _names(source: str) -> set[str]:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return set()  # A lambda in the middle of a line.
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return names | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
