@@ -8,7 +8,7 @@ KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gri
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test spark equality kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-peers \
-        bench-growth bench-guard model faults spark-crash massacre chaos cluster-faults mutants docs lock clean
+        bench-growth bench-guard model faults spark-crash jitter massacre chaos cluster-faults mutants docs lock clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -84,6 +84,10 @@ equality: $(READY)     ## random plans in parts beside one plain job: make equal
 
 spark-crash: $(READY)  ## kill Spark at every step, and run it on clusters: make spark-crash ROUNDS=5
 	HOLDFAST_SPARK_ROUNDS=$(or $(ROUNDS),3) $(BIN)/python -m pytest -m slow tests/spark $(ARGS)
+
+jitter: $(READY)       ## find tests that depend on the machine's speed (Python 3.12+): make jitter ARGS=tests/worker SEED=1
+	HOLDFAST_JITTER_SEED=$(SEED) $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" -p jitter \
+	  $(or $(ARGS),--ignore=tests/spark --ignore=tests/engine --ignore=tests/model tests)
 
 massacre: $(READY)     ## kill workers of a limited request for minutes: make massacre MINUTES=10
 	HOLDFAST_MASSACRE_MINUTES=$(or $(MINUTES),3) \
