@@ -13,7 +13,7 @@ import pandas as pd  # type: ignore[import-untyped]  # It has no types.
 import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import LongType
 
 from holdfast.spark.pipeline import applying, rowwise
 from holdfast.spark.pipeline.gate import Gate, behind_a_gate
@@ -54,19 +54,38 @@ def plus_one(n):  # type: ignore[no-untyped-def]  # Spark would look for more in
     return n + 1
 
 
-@F.udtf(returnType=StructType().add("m", LongType()))  # type: ignore[arg-type]  # As documented.
-class Counted:
-    def __init__(self) -> None:
-        self.seen = 0
+def table_functions() -> tuple[Any, Any]:
+    """Return functions that have a state. Spark's workers cannot import this module."""
 
-    def eval(self, n: int) -> Iterator[tuple[int]]:
-        self.seen += 1
-        yield (self.seen,)
+    class Counted:
+        def __init__(self) -> None:
+            self.seen = 0
+
+        def eval(self, n: int) -> Iterator[tuple[int]]:
+            self.seen += 1
+            yield (self.seen,)
+
+    class Sum:
+        def __init__(self) -> None:
+            self.sum = 0
+
+        def eval(self, row: Any) -> None:
+            self.sum += row["n"]
+
+        def terminate(self) -> Iterator[tuple[int]]:
+            yield (self.sum,)
+
+    udtf = cast("Any", F.udtf)
+    return udtf(Counted, returnType="m LONG"), udtf(Sum, returnType="m LONG")
 
 
-def with_udtf(df: DataFrame) -> DataFrame:
-    df.sparkSession.udtf.register("counted", Counted)  # type: ignore[arg-type]
-    return sql(df, "SELECT * FROM part, LATERAL counted(n)")
+def with_udtf(df: DataFrame, called: str) -> DataFrame:
+    functions = df.sparkSession.udtf
+    counted, summed = table_functions()
+    functions.register("counted", counted)
+    functions.register("sure", counted.asDeterministic())
+    functions.register("summed", summed.asDeterministic())
+    return sql(df, f"SELECT * FROM {called}")
 
 
 def kept(df: DataFrame) -> DataFrame:
@@ -87,6 +106,13 @@ ACCEPTED: dict[str, Build] = {
     "the part itself": lambda df: df,
     "filter and project": lambda df: df.where("n > 3").select("name", (F.col("n") * 2).alias("m")),
     "explode": lambda df: keyed(df).select("n", F.explode("ns")),
+    "more generators": lambda df: (
+        keyed(df)
+        .select("n", F.posexplode_outer("ns"))
+        .select("n", F.stack(F.lit(2), "n", "col"))
+        .select("n", F.json_tuple(F.lit('{"a": 1}'), "a"))
+        .select("n", F.inline(F.array(F.struct("n"))))
+    ),
     "unpivot": lambda df: keyed(df).unpivot("n", ["a", "b"], "key", "value"),
     "a function of higher order": lambda df: keyed(df).select(F.transform("ns", lambda n: n + 1)),
     "a UDF": lambda df: df.withColumn("m", plus_one("n")),
@@ -128,6 +154,12 @@ ACCEPTED: dict[str, Build] = {
     ),
     "a lateral join": lambda df: sql(
         df, "SELECT * FROM part, LATERAL (SELECT count(*) c FROM other WHERE other.n < part.n)"
+    ),
+    "a lateral generator": lambda df: sql(
+        df, "SELECT * FROM part, LATERAL explode(sequence(1, n)) LATERAL VIEW explode(array(n)) m"
+    ),
+    "a table function over another table": lambda df: with_udtf(
+        df, "part JOIN (SELECT * FROM summed(TABLE(other) WITH SINGLE PARTITION)) ON n < m"
     ),
     "a common table expression": lambda df: sql(
         df,
@@ -250,7 +282,26 @@ REFUSED: dict[str, tuple[Build, str]] = {
         "MapInPandas after Sort",
     ),
     "observe": (lambda df: df.observe("o", F.count(F.lit(1))), "uses CollectMetrics (observe)"),
-    "a table function with a state": (with_udtf, "uses "),
+    "a table function with a state": (
+        lambda df: with_udtf(df, "part, LATERAL counted(n)"),
+        "uses ",
+    ),
+    "a table function that is declared deterministic": (
+        lambda df: with_udtf(df, "part, LATERAL sure(n)"),
+        "calls the table function sure",
+    ),
+    "a table function over a table": (
+        lambda df: with_udtf(df, "summed(TABLE(part))"),
+        "calls the table function summed",
+    ),
+    "a table function over the partitions of a table": (
+        lambda df: with_udtf(df, "summed(TABLE(part) PARTITION BY name)"),
+        "calls the table function summed",
+    ),
+    "a table function as a lateral join": (
+        lambda df: df.lateralJoin(table_functions()[0].asDeterministic()(F.col("n").outer())),
+        "calls the table function Counted",
+    ),
     "monotonically_increasing_id": (
         lambda df: df.withColumn("id", F.monotonically_increasing_id()),
         "uses monotonically_increasing_id()",

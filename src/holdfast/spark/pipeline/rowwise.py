@@ -52,6 +52,10 @@ BY_PARTITION: Final = frozenset({"MapInArrow", "MapInPandas"})
 MADE_PARTITIONS: Final = frozenset(
     {"RebalancePartitions", "Repartition", "RepartitionByExpression", "Sort"}
 )
+GENERATORS: Final = frozenset(
+    {"Explode", "Inline", "JsonTuple", "PosExplode", "ReplicateRows", "Stack", "VariantExplode"}
+)
+"""Generators that see one row at a time. Table functions in Python may return rows at the end."""
 FILE_FACTS: Final = frozenset(
     {"file_path", "file_name", "file_size", "file_modification_time", "row_index"}
 )
@@ -107,6 +111,7 @@ def _refuse_way(name: str, node: _Node) -> None:
         if not sides:
             raise Fail(f"{name} returned rows of another run: a DataFrame must not be kept")
         _refuse_twice(name, node, len(sides))
+        _refuse_table_function(name, node)
         if node.kind in ORDINARY:
             _refuse_side(name, node, "right" if sides[0] else "left")
         else:
@@ -122,6 +127,18 @@ def _refuse_subquery(name: str, node: _Node) -> None:
             f"{name} reads its input in a subquery ({node.kind}), which would see one part "
             f"instead of all rows. {_WAY_OUT}"
         )
+
+
+def _refuse_table_function(name: str, node: _Node) -> None:
+    """Refuse table functions that are called with rows of the part: they have a state."""
+    inside = (one for query in node.subqueries for one in query.all())
+    for one in [node, *(inside if node.kind == "LateralJoin" else ())]:
+        if one.kind == "Generate" and one.generator not in GENERATORS:
+            raise Fail(
+                f"{name} calls the table function {one.generator}, which may keep a state from row "
+                "to row and return more rows after the last one. Use explode over a function that "
+                f"returns an array, or mapInPandas. {_WAY_OUT}"
+            )
 
 
 def _refuse_twice(name: str, node: _Node, times: int) -> None:
@@ -291,6 +308,13 @@ class _Node:
     def is_local_sort(self) -> bool:
         """Whether it sorts within partitions, so that no row moves to another."""
         return not getattr(self._java, "global")()  # A word of Python.
+
+    @property
+    def generator(self) -> str:
+        """Which generator it calls."""
+        found = self._java.generator()
+        kind = str(found.getClass().getName())
+        return str(found.name()) if kind.endswith("UDTF") else kind.rpartition(".")[2]
 
     @property
     def join(self) -> str:
