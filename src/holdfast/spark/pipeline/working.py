@@ -19,6 +19,7 @@ from holdfast.spark.pipeline import foreign, stages
 from holdfast.spark.pipeline.applying import GivenBack
 from holdfast.spark.pipeline.attempts import group_of, run_finish, run_part
 from holdfast.spark.pipeline.files import Files
+from holdfast.spark.pipeline.notices import Notices
 from holdfast.spark.pipeline.order import (
     Done,
     PartData,
@@ -61,6 +62,8 @@ LAST_SECONDS: Final = 3.0
 
 FULL_SECONDS: Final = 30.0
 """For how long a part is given back when there is no room for its output."""
+GIVEN_BACK_PER_SECOND: Final = 20
+"""How many parts of a request this worker may have to give back per second, on average."""
 MOST_LOGGED: Final = 1000
 """Tracebacks and warnings that are remembered, so that each is logged once."""
 
@@ -89,6 +92,7 @@ class Duties:
         """The number of each request's pool, and how many of its jobs run in it."""
         self._logged: set[tuple[str, str]] = set()
         """What was logged of a request, and is not logged again."""
+        self._notices = Notices(worker.notes)
         self._spoiled: dict[str, float] = {}
         """Directories into which somebody may still write who was told to stop, and until when."""
         if spark.sparkContext.getConf().get("spark.scheduler.mode", "FIFO") != "FAIR":
@@ -110,19 +114,35 @@ class Duties:
             try:
                 context.setJobGroup(group_of(job), job.id, interruptOnCancel=True)
                 with self._pool(job.request or job.id):
-                    return msgspec.to_builtins(duty(job))
+                    result = msgspec.to_builtins(duty(job))
+                self._notices.remove(foreign.whose(job.id))
+                return result
             except GivenBack as error:
                 if self._is_new(job, error.why):
                     log.warning(
                         "%s: given back, to be looked at again later: %s", job.id, error.why
                     )
-                raise
+                seconds = self._pause(job, error)
+                self._notices.put(foreign.whose(job.id), error.why, seconds)
+                raise Release(after=seconds) from error
             except (Fail, Retry, Release):
                 raise
             except Exception as error:
                 raise self._verdict(job, error) from error
 
         return handle
+
+    def _pause(self, job: RunningJob, error: GivenBack) -> float:
+        """Return for how long to give a job back that this worker cannot run.
+
+        The more parts of its request wait for that, the longer: the rate at which they come due is
+        bounded, and is more than the workers that can run them need.
+        """
+        seconds = (error.after_ms or 0) / 1000
+        if job.request is None:
+            return seconds
+        delayed = self._queue.request(job.request).status().delayed
+        return max(seconds, delayed / GIVEN_BACK_PER_SECOND)
 
     @contextmanager
     def _pool(self, request: str) -> Iterator[None]:
@@ -163,6 +183,8 @@ class Duties:
                     FULL_SECONDS,
                     told,
                 )
+            why = f"no room for the output: {told}"
+            self._notices.put(foreign.whose(job.id), why, FULL_SECONDS)
             return Release(after=FULL_SECONDS)
         if is_of_a_row(error):
             return Retry(told)
@@ -319,6 +341,7 @@ class Duties:
                     elif (fraction := stages.progress(context, group_of(job))) is not None:
                         job.progress(fraction)
                 self._tidy()
+                self._notices.tidy()
             except Exception as error:  # noqa: BLE001  # Of Java's side, which a handler tells too.
                 if is_lost(self._spark):
                     self.lost = self.lost or reason(error)
