@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,6 @@ def test_reasons_are_bounded_and_go_away_by_themselves(monkeypatch: pytest.Monke
     assert "10" not in published
     mine.tidy()
     assert len(published) == 19
-    monkeypatch.setattr(notices.time, "monotonic", lambda: 1e12)
+    monkeypatch.setattr(time, "monotonic", lambda: 1e12)
     mine.tidy()
     assert published == {}

@@ -224,9 +224,9 @@ class Handle:
         return published.state, status.reason, published
 
     def _unfinished(self, status: RequestStatus) -> tuple[State, str | None]:
-        if status.sealed:
+        if status.sealed and status.limit != 0:
             return "running", None
-        plan = self.queue.show(f"{self.id}/plan")
+        plan = self.queue.show(f"{self.id}/plan")  # Of a planned request: its check.
         error = plan.error if plan else None
         if plan and plan.state == "failed":
             return "failed", error

@@ -78,7 +78,7 @@ def _of(about: dict[str, Any], request: str) -> Iterator[str]:
     """Return the reasons in an entry of the directory, into which anybody may write anything."""
     notes = about.get("notes")
     for note in notes if isinstance(notes, list) else ():
-        if isinstance(note, list) and len(note) == 2 and note[0] == request:  # noqa: PLR2004
+        if isinstance(note, list) and len(note) == 2 and note[0] == request:
             yield visible(str(note[1]))[: LONGEST + 1]
 
 
