@@ -36,7 +36,7 @@ class Presence:
         about = {**self._shared.about, **handlers, "running": running}
         notes = about.pop("notes", None)
         if isinstance(notes, dict) and notes:
-            about["notes"] = [list(note) for note in list(notes.items())]
+            about["notes"] = [list(note) for note in reversed(list(notes.items()))]
         about = fitting(about)
         self._queue.register(alive_for=alive_for, **about)
 

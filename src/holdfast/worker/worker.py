@@ -104,7 +104,7 @@ class Worker:
         self._handlers = Handlers(executor)
         self.notes: dict[str, str] = {}
         """Short texts that this worker shows in `queue.workers()`, by topic. Change it at any time;
-        it is published every five seconds, as much of it as fits."""
+        it is published every five seconds, the latest first, as much of it as fits."""
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
         self._tuner: Tuner | None = None

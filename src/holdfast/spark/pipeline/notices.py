@@ -18,7 +18,7 @@ from holdfast.escaping import visible
 if TYPE_CHECKING:
     from holdfast.job import WorkerInfo
 
-MOST_REQUESTS: Final = 20
+MOST_REQUESTS: Final = 10
 """Requests whose reasons a worker publishes: an entry of the directory has a few kilobytes."""
 LONGEST: Final = 300
 """Characters of a reason."""
