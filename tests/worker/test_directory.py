@@ -163,7 +163,25 @@ def test_a_worker_knows_what_it_runs(live_queue: Queue, gate: Gate) -> None:
         wait_until(lambda: worker.running() == [], "it to be done")
 
 
+def test_a_worker_publishes_its_notes_the_latest_first(live_queue: Queue) -> None:
+    def notes() -> object:
+        return [info.about.get("notes") for info in alive(live_queue)]
+
+    worker = Worker(live_queue)
+    worker.handler(lambda job: None)
+    with at_work(worker):
+        wait_until(lambda: notes() == [None], "it to be there")
+        worker.notes["disk"] = "there is no room"
+        worker.notes["code"] = "it is another"
+        latest = [["code", "it is another"], ["disk", "there is no room"]]
+        wait_until(lambda: notes() == [latest], "its notes")
+        worker.notes.clear()
+        wait_until(lambda: notes() == [None], "them to go away")
+
+
 def test_what_is_told_is_cut_down_to_what_fits() -> None:
+    notes: dict[str, object] = {"notes": [["a", "x" * 3000], ["b", "x" * 3000]], "running": ["r"]}
+    assert fitting(notes) == {"notes": [["a", "x" * 3000]], "running": ["r"]}
     about: dict[str, object] = {"host": "here", "running": ["x" * 100] * 100, "queues": ["q"]}
     assert fitting(about) == {"host": "here", "running": ["x" * 100] * 25, "queues": ["q"]}
     assert fitting({"queues": ["q" * 500] * 10}) == {"queues": ["q" * 500] * 5}

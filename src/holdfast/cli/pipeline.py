@@ -248,6 +248,7 @@ def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_
             ("rows out", f"{progress.rows_out:,}{uncounted}"),
             ("ends" if not progress.ended else "ended", clock(progress.ends_at)),
             ("warning", progress.warning),
+            ("waiting because", progress.waiting_because),
             *((f"part {number}", error) for number, error in progress.errors.items()),
         ]
     )
@@ -275,6 +276,8 @@ def _line(progress: Progress) -> str:
         said.append(f"{seconds(max(0.0, progress.ends_at - time.time()))} left")
     if progress.error:
         said.append(visible(progress.error))
+    if progress.waiting_because:
+        said.append(f"waiting because: {visible(progress.waiting_because)}")
     return f"{progress_bar(round(progress.fraction * 100), 100)} {', '.join(said)}"
 
 

@@ -33,7 +33,11 @@ class Presence:
         self.tell_at = time.monotonic() + REGISTER_SECONDS
         running = [job.describe() for job in self._held.running()[:MOST_SHOWN]]
         handlers = self._shared.handlers.about(called(self._queue))
-        about = fitting({**self._shared.about, **handlers, "running": running})
+        about = {**self._shared.about, **handlers, "running": running}
+        notes = about.pop("notes", None)
+        if isinstance(notes, dict) and notes:
+            about["notes"] = [list(note) for note in reversed(list(notes.items()))]
+        about = fitting(about)
         self._queue.register(alive_for=alive_for, **about)
 
     def leave(self) -> None:

@@ -99,7 +99,7 @@ def _loggable(raised: BaseException | None) -> BaseException | None:
 def fitting(about: Mapping[str, object]) -> dict[str, object]:
     """Return what a worker tells about itself, cut down to what the directory takes."""
     fits = dict(about)
-    for name in ("running", "handlers", "coroutines", "queues"):
+    for name in ("notes", "running", "handlers", "coroutines", "queues"):
         while (told := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
             assert isinstance(told, list)
             # Of handlers all or none: whether one is missing is of interest.

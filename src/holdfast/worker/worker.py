@@ -102,6 +102,9 @@ class Worker:
         self._executor = executor
         self._limits = _limits(executor, recycle_after, max_megabytes, self._hooks)
         self._handlers = Handlers(executor)
+        self.notes: dict[str, str] = {}
+        """Short texts that this worker shows in `queue.workers()`, by topic. Change it at any time;
+        it is published every five seconds, the latest first, as much of it as fits."""
         self._controls: dict[str, Control] = {}
         self._shared: Shared | None = None
         self._tuner: Tuner | None = None
@@ -480,6 +483,7 @@ class Worker:
             "queues": self._names(),
             "concurrency": concurrency,
             "started_at": time.time(),
+            "notes": self.notes,
         }
 
 

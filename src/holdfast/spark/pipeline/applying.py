@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from holdfast.errors import InvalidArgument
 from holdfast.spark.pipeline.gate import Gate, behind_a_gate, forget_cached
 from holdfast.spark.pipeline.rowwise import reads_file_facts, refuse_unequal
-from holdfast.spark.pipeline.transforms import Transform, find
+from holdfast.spark.pipeline.transforms import Transform, UnknownTransform, find
 from holdfast.spark.pipeline.trouble import Permanent, is_bug, is_lost, reason
 from holdfast.worker import Fail, Release, Retry
 
@@ -112,6 +112,8 @@ def _known(name: str, params: dict[str, object]) -> tuple[Transform, dict[str, A
     try:
         found = find(name)
         return found, found.parameters(params)
+    except UnknownTransform as error:
+        raise GivenBack(error.in_a_worker()) from error
     except InvalidArgument as error:
         raise GivenBack(str(error)) from error
 

@@ -19,7 +19,7 @@ from holdfast.spark.pipeline.files import Files, as_url, for_spark
 from holdfast.spark.pipeline.foreign import schema_json
 from holdfast.spark.pipeline.order import Done, Order, Plan, Slice, Stamp, safe
 from holdfast.spark.pipeline.pinning import difference, own_session
-from holdfast.spark.pipeline.reading import read
+from holdfast.spark.pipeline.reading import read, read_nothing
 from holdfast.worker import Fail, RunningJob
 
 _EXACT: Final = {
@@ -47,6 +47,24 @@ def run_part(spark: SparkSession, files: Files, plan: Plan, some: Slice, job: Ru
             done = write(session, files, stored(result, order), order, job, attempt, began)
         _refuse_changed(files, some)  # Also while it was read.
         return done
+
+
+def try_transform(spark: SparkSession, files: Files, plan: Plan, job: RunningJob) -> None:
+    """Call the transform of a request as a part does, on no rows; raise what all parts would meet.
+
+    No file of the input is looked at: a file that is gone or corrupt is a matter of its part.
+    """
+    order = plan.order
+    empty = f"{order.staging}/_check.{safe(job.token)}"
+    files.make(empty)
+    try:
+        session = own_session(spark, plan.settings)
+        frame = read_nothing(session, plan, empty)
+        with transformed(order.transform, order.params, frame, "empty") as result:
+            _refuse_other_columns(plan, result)
+    finally:
+        with suppress(Exception):  # What went wrong says more.
+            files.remove(empty)
 
 
 def run_finish(
@@ -77,7 +95,7 @@ def stored(frame: DataFrame, order: Order) -> DataFrameWriter:
 def _refuse_other_columns(plan: Plan, frame: DataFrame) -> None:
     planned = StructType.fromJson(schema_json(plan.output))
     if differs := difference(planned, frame.schema):
-        raise Fail(f"{plan.order.transform} gave other columns in this part: {differs}")
+        raise Fail(f"{plan.order.transform} gave other columns than planned: {differs}")
 
 
 def _refuse_changed(files: Files, some: Slice) -> None:

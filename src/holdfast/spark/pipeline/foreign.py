@@ -76,6 +76,12 @@ def ended_request(job_id: str) -> str:
     return found[1]
 
 
+def whose(job_id: str) -> str:
+    """Return the request that a plan, a part or a publishing belongs to, going by its id."""
+    found = _ENDING_ID.fullmatch(job_id) or _PART_ID.fullmatch(job_id)
+    return found[1] if found else job_id.removesuffix("/plan")
+
+
 # ------------------------------------------------------------------------ orders
 
 

@@ -14,7 +14,7 @@ import msgspec
 from holdfast import JobNotFound, Outcome, Queue, Request, arguments
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.progress import Part, RequestStatus
-from holdfast.spark.pipeline import foreign
+from holdfast.spark.pipeline import foreign, notices
 from holdfast.spark.pipeline.formats import output_options
 from holdfast.spark.pipeline.order import (
     Done,
@@ -30,9 +30,11 @@ from holdfast.spark.pipeline.roots import Roots
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.job import Duration
+    from holdfast.job import Duration, WorkerInfo
 
 State: TypeAlias = Literal["planning", "running", "publishing", "done", "failed", "cancelled"]
+
+ENDED: Final = ("done", "failed", "cancelled")
 
 _POLL_SECONDS = 1.0
 PAGE: Final = 1000
@@ -71,11 +73,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     """Why the first failed parts failed, by their number; `handle.errors()` has all."""
     warning: str | None = None
     """What is unwise about it."""
+    waiting_because: str | None = None
+    """Why workers gave jobs of it back, at no cost, to be looked at again later. None when nothing
+    of it waits for that any more."""
 
     @property
     def ended(self) -> bool:
         """Whether it is over."""
-        return self.state in ("done", "failed", "cancelled")
+        return self.state in ENDED
 
 
 class Tally:
@@ -150,7 +155,11 @@ class Handle:
         rows_in, rows_out, counted = tally.rows_in, tally.rows_out, tally.counted
         if published and state == "done":
             rows_in, rows_out, counted = published.rows_in, published.rows_out, status.settled
-        running = sum(self._running()) if status.running else 0.0
+        may_wait = state not in ENDED and (
+            status.delayed or not status.sealed or state == "publishing"
+        )
+        workers = self.queue.workers() if status.running or may_wait else []
+        running = sum(self._running(workers)) if status.running else 0.0
         return Progress(
             id=self.id,
             state=state,
@@ -168,6 +177,7 @@ class Handle:
             error=error or _failed_parts(tally.errors, status.failed),
             errors=dict(sorted(tally.errors.items())),
             warning=many_parts(status.total),
+            waiting_because=notices.found(workers, self.id) if may_wait else None,
         )
 
     def _counted(self, status: RequestStatus) -> Tally:
@@ -185,7 +195,7 @@ class Handle:
             status = self._request.status()
             state, _, _ = self._state(status)
             left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
-            if state in ("done", "failed", "cancelled") or left <= 0:
+            if state in ENDED or left <= 0:
                 return self.progress()
             patience = min(left, _POLL_SECONDS)
             if state == "publishing":
@@ -214,17 +224,17 @@ class Handle:
         return published.state, status.reason, published
 
     def _unfinished(self, status: RequestStatus) -> tuple[State, str | None]:
-        if status.sealed:
+        if status.sealed and status.limit != 0:
             return "running", None
-        plan = self.queue.show(f"{self.id}/plan")
+        plan = self.queue.show(f"{self.id}/plan")  # Of a planned request: its check.
         error = plan.error if plan else None
         if plan and plan.state == "failed":
             return "failed", error
         return ("running" if status.total else "planning"), error
 
-    def _running(self) -> Iterator[float]:
+    def _running(self, workers: list[WorkerInfo]) -> Iterator[float]:
         prefix = f"{self.id}/"
-        for worker in self.queue.workers():
+        for worker in workers:
             for job in _jobs(worker.about) if worker.alive else ():
                 id = str(job.get("id", ""))
                 is_part = id.startswith(prefix) and id.removeprefix(prefix).isdecimal()

@@ -19,7 +19,6 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from holdfast.errors import InvalidArgument
 from holdfast.spark.pipeline import transforms
 from holdfast.spark.pipeline.order import Order, Plan
 from holdfast.worker import Fail
@@ -136,8 +135,8 @@ def unlike(plan: Plan, spark: SparkSession) -> str | None:
         return f"it was planned on Spark {plan.spark}, and this is {spark.version}"
     try:
         code = code_of(plan.order)
-    except InvalidArgument as error:
-        return str(error)
+    except transforms.UnknownTransform as error:
+        return error.in_a_worker()
     if plan.code != code:
         return (
             f"the code of {plan.order.transform!r} or of its finish differs from the code that "

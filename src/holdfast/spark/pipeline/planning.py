@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from holdfast import Request
 from holdfast.spark.pipeline import foreign
-from holdfast.spark.pipeline.applying import tried
+from holdfast.spark.pipeline.applying import GivenBack, tried
 from holdfast.spark.pipeline.attempts import stored
 from holdfast.spark.pipeline.files import Files, as_url
 from holdfast.spark.pipeline.order import (
@@ -32,6 +32,7 @@ from holdfast.spark.pipeline.pinning import code_of, own_session, settings_of
 from holdfast.spark.pipeline.reading import divide, read_all, schema_in
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found, split
+from holdfast.spark.pipeline.transforms import UnknownTransform
 from holdfast.spark.pipeline.trouble import reason
 from holdfast.worker import Fail
 
@@ -90,6 +91,10 @@ def _plan(spark: SparkSession, order: Order) -> Plan:
 
     A transform that is refused here fails the whole request.
     """
+    try:
+        code = code_of(order)
+    except UnknownTransform as error:
+        raise GivenBack(error.in_a_worker()) from error
     session = own_session(spark)
     frame = read_all(session, order)
     schema = schema_in(frame)
@@ -100,7 +105,7 @@ def _plan(spark: SparkSession, order: Order) -> Plan:
         output=trial.schema.json(),
         whole_files=trial.reads_file_facts,
         settings=settings_of(session),
-        code=code_of(order),
+        code=code,
         spark=spark.version,
     )
 

@@ -136,6 +136,14 @@ def read(spark: SparkSession, files: Files, plan: Plan, some: Slice, scratch: st
     return reader.load([for_spark(path) for path in paths])
 
 
+def read_nothing(spark: SparkSession, plan: Plan, empty: str) -> DataFrame:
+    """Return the columns of the input without any of its files, over an empty directory."""
+    order = plan.order
+    schema = StructType.fromJson(schema_json(plan.schema))
+    options = {name: one for name, one in order.options.items() if name.lower() != "basepath"}
+    return spark.read.format(order.format).options(**options).schema(schema).load(for_spark(empty))
+
+
 def _cut(files: Files, order: Order, some: Slice, scratch: str) -> str:
     """Copy a piece of a file, under the directories that say its partition columns."""
     (path,) = some.files

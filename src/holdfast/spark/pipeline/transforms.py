@@ -53,6 +53,25 @@ class Transform:
 _known: Final[dict[str, Transform]] = {}
 
 
+class UnknownTransform(InvalidArgument):
+    """No transform of this name is registered in this process."""
+
+    def __init__(self, name: str) -> None:
+        self.unknown = arguments.shown(name)
+        self.there = ", ".join(sorted(_known)) or "none"
+        super().__init__(
+            f"unknown transform {self.unknown}: register it with @transform, and import "
+            f"the module where it is. Registered here: {self.there}"
+        )
+
+    def in_a_worker(self) -> str:
+        """Return what to do where a worker does not know the transform of a request."""
+        return (
+            f"unknown transform {self.unknown}: import its module in the workers (--transforms), "
+            f"or cancel the request. This worker knows: {self.there}"
+        )
+
+
 @overload
 def transform(function: F, /) -> F: ...
 @overload
@@ -91,11 +110,7 @@ def find(name: str) -> Transform:
     """Return a transform; an error that lists what there is when it is not there."""
     found = _known.get(name)
     if found is None:
-        there = ", ".join(sorted(_known)) or "none"
-        raise InvalidArgument(
-            f"unknown transform {arguments.shown(name)}: register it with @transform, and import "
-            f"the module where it is. Registered here: {there}"
-        )
+        raise UnknownTransform(name)
     return found
 
 

@@ -13,17 +13,21 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql import SparkSession
 
-from holdfast import Queue
-from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost
+from holdfast import Queue, Request
+from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost, WrongState
+from holdfast.progress import RequestStatus
 from holdfast.spark.pipeline import foreign, stages
 from holdfast.spark.pipeline.applying import GivenBack
-from holdfast.spark.pipeline.attempts import group_of, run_finish, run_part
+from holdfast.spark.pipeline.attempts import group_of, run_finish, run_part, try_transform
 from holdfast.spark.pipeline.files import Files
+from holdfast.spark.pipeline.notices import Notices
 from holdfast.spark.pipeline.order import (
     Done,
+    Order,
     PartData,
     Plan,
     Published,
+    Slice,
     read_order,
     read_part_data,
     read_target,
@@ -61,6 +65,12 @@ LAST_SECONDS: Final = 3.0
 
 FULL_SECONDS: Final = 30.0
 """For how long a part is given back when there is no room for its output."""
+GIVEN_BACK_PER_SECOND: Final = 20
+"""How many parts of a request this worker may have to give back per second, on average."""
+CHECK_SECONDS: Final = 10.0
+"""How often a worker asks to check a request whose parts fail for good."""
+CHECK_PRIORITY: Final = 99
+"""A check goes before the parts of its request, which may run in vain."""
 MOST_LOGGED: Final = 1000
 """Tracebacks and warnings that are remembered, so that each is logged once."""
 
@@ -89,6 +99,9 @@ class Duties:
         """The number of each request's pool, and how many of its jobs run in it."""
         self._logged: set[tuple[str, str]] = set()
         """What was logged of a request, and is not logged again."""
+        self._notices = Notices(worker.notes)
+        self._checked: dict[str, float] = {}
+        """Requests that were to be checked, and when they may be again."""
         self._spoiled: dict[str, float] = {}
         """Directories into which somebody may still write who was told to stop, and until when."""
         if spark.sparkContext.getConf().get("spark.scheduler.mode", "FIFO") != "FAIR":
@@ -110,19 +123,35 @@ class Duties:
             try:
                 context.setJobGroup(group_of(job), job.id, interruptOnCancel=True)
                 with self._pool(job.request or job.id):
-                    return msgspec.to_builtins(duty(job))
+                    result = msgspec.to_builtins(duty(job))
+                self._notices.remove(foreign.whose(job.id))
+                return result
             except GivenBack as error:
                 if self._is_new(job, error.why):
                     log.warning(
                         "%s: given back, to be looked at again later: %s", job.id, error.why
                     )
-                raise
+                seconds = self._pause(job, error)
+                self._notices.put(foreign.whose(job.id), error.why, seconds)
+                raise Release(after=seconds) from error
             except (Fail, Retry, Release):
                 raise
             except Exception as error:
                 raise self._verdict(job, error) from error
 
         return handle
+
+    def _pause(self, job: RunningJob, error: GivenBack) -> float:
+        """Return for how long to give a job back that this worker cannot run.
+
+        The more parts of its request wait for that, the longer: the rate at which they come due is
+        bounded, and is more than the workers that can run them need.
+        """
+        seconds = (error.after_ms or 0) / 1000
+        if job.request is None:
+            return seconds
+        delayed = self._queue.request(job.request).status().delayed
+        return max(seconds, delayed / GIVEN_BACK_PER_SECOND)
 
     @contextmanager
     def _pool(self, request: str) -> Iterator[None]:
@@ -163,6 +192,8 @@ class Duties:
                     FULL_SECONDS,
                     told,
                 )
+            why = f"no room for the output: {told}"
+            self._notices.put(foreign.whose(job.id), why, FULL_SECONDS)
             return Release(after=FULL_SECONDS)
         if is_of_a_row(error):
             return Retry(told)
@@ -187,7 +218,7 @@ class Duties:
 
     def _is_new(self, job: RunningJob, what: str) -> bool:
         """Tell whether nothing of the kind was logged for the request of a job."""
-        known = job.request or job.id, what
+        known = foreign.whose(job.id), what
         with self._lock:
             if known in self._logged:
                 return False
@@ -203,7 +234,10 @@ class Duties:
         order = foreign.decoded(f"the order {job.id!a}", read_order, job.data)
         request = self._queue.request(foreign.planned_request(job.id, order))
         foreign.check_order(self._roots, order)
-        order = msgspec.structs.replace(order, run=run_of(request.status()))
+        status = request.status()
+        if status.sealed:
+            return {"parts": self._check(order, request, status, job)}
+        order = msgspec.structs.replace(order, run=run_of(status))
         if read_manifest(self._files, order.output, order.id, order.run):
             return {"parts": 0}  # Planned, run and published while this run was frozen.
         with self._noting(order.staging, job):
@@ -220,7 +254,61 @@ class Duties:
         foreign.check_slice(self._roots, data.slice)
         with self._noting(data.staging, job):
             self._give_back_unlike(plan)
-            return run_part(self._spark, self._files, plan, data.slice, job)
+            try:
+                return run_part(self._spark, self._files, plan, data.slice, job)
+            except Exception as error:
+                if isinstance(error, Fail) or is_permanent(error):
+                    self._ask_for_check(plan.order, job)
+                raise
+
+    def _ask_for_check(self, order: Order, job: RunningJob) -> None:
+        """Have a job look whether an error that failed a part for good is one of the request.
+
+        It has the id of the plan, which is over by now: there is one of them at a time. With
+        partial=True each part is tried, so that what can be done is published.
+        """
+        request = self._queue.request(order.id)
+        now = time.monotonic()
+        with self._lock:
+            is_soon = now < self._checked.get(order.id, now)
+        if order.partial or job.cancelled or is_soon:
+            return
+        order = msgspec.structs.replace(order, limit=request.status().limit)
+        added = self._queue.add(
+            msgspec.json.encode(order),
+            id=f"{order.id}/plan",
+            handler="plan",
+            priority=CHECK_PRIORITY,
+            max_failures=order.max_failures,
+        )
+        if added:
+            with self._lock:
+                if len(self._checked) >= MOST_LOGGED:
+                    self._checked.clear()
+                self._checked[order.id] = now + CHECK_SECONDS
+
+    def _check(self, order: Order, request: Request, status: RequestStatus, job: RunningJob) -> int:
+        """Look whether the transform of a planned request still works; hold it up if it does not.
+
+        What fails here would fail in each part. So this job fails instead of them, and they wait,
+        with a limit of 0, until it is revived and succeeds.
+        """
+        if order.run != run_of(status) or status.ended or status.state == "stopping":
+            return status.total  # Nothing waits, or a plan ran to its end and could not say so.
+        plan = self._plan_of(PartData(order.staging, Slice([])), order.id)
+        self._give_back_unlike(plan)
+        try:
+            try_transform(self._spark, self._files, plan, job)
+        except Exception as error:
+            if isinstance(error, Fail) or is_permanent(error):
+                job.extend()
+                with suppress(WrongState):  # What still ran has ended, and the request with it.
+                    request.set_limit(0)
+            raise
+        if status.limit == 0:
+            with suppress(WrongState):
+                request.set_limit(order.limit)
+        return status.total
 
     def publish(self, job: RunningJob) -> Published:
         """Put the output of a request into place, if it has one."""
@@ -319,6 +407,7 @@ class Duties:
                     elif (fraction := stages.progress(context, group_of(job))) is not None:
                         job.progress(fraction)
                 self._tidy()
+                self._notices.tidy()
             except Exception as error:  # noqa: BLE001  # Of Java's side, which a handler tells too.
                 if is_lost(self._spark):
                     self.lost = self.lost or reason(error)
