@@ -258,7 +258,8 @@ class Duties:
                 return run_part(self._spark, self._files, plan, data.slice, job)
             except Exception as error:
                 if isinstance(error, Fail) or is_permanent(error):
-                    self._ask_for_check(plan.order, job)
+                    with suppress(HoldfastError):  # The error of the part says more.
+                        self._ask_for_check(plan.order, job)
                 raise
 
     def _ask_for_check(self, order: Order, job: RunningJob) -> None:
