@@ -16,9 +16,17 @@ from holdfast import Queue, RunningJob
 from holdfast.worker import nursery, trees
 from support import DEADLINE, TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
-from worker.support import Heard, at_work, executor_of, is_done, program, shown, worker_of, working
-
-NEVER = 2 * DEADLINE
+from worker.support import (
+    NEVER,
+    Heard,
+    at_work,
+    executor_of,
+    is_done,
+    program,
+    shown,
+    worker_of,
+    working,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs marks and subreapers")
 
@@ -100,7 +108,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         end(home, pid)
 
     # A slow machine replaces it more often than it has to: a lapse must not matter.
-    monkeypatch.setattr(nursery, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(nursery, "SILENT_SECONDS", 3.0)
     monkeypatch.setattr(nursery, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(nursery._Home, "_end", be_stuck)
     return path

@@ -35,9 +35,11 @@ from holdfast import (
 )
 from holdfast.worker import child, frames, watched
 from holdfast.worker.nursery import Nursery
-from support import DEADLINE, TestServer, wait_until
+from holdfast.worker.processes import Processes
+from support import TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
 from worker.support import (
+    NEVER,
     Heard,
     at_work,
     executor_of,
@@ -48,8 +50,6 @@ from worker.support import (
     worker_of,
     working,
 )
-
-NEVER = 2 * DEADLINE
 
 
 @pytest.fixture
@@ -169,6 +169,7 @@ def test_a_handler_may_extend_its_lease(live_queue: Queue, tmp_path: Path) -> No
         (tmp_path / "go").touch()
 
 
+@pytest.mark.usefixtures("unextended")
 def test_extend_tells_a_handler_that_the_lease_is_lost(live_queue: Queue, tmp_path: Path) -> None:
     def handle(job: RunningJob) -> str:
         (tmp_path / "here").touch()
@@ -365,7 +366,7 @@ def test_who_is_cancelled_or_has_lost_the_lease_is_ended_and_nobody_else(
 
     live_queue.add(b"", id="a")
     live_queue.add(b"", id="b", result_for=60)
-    options: Any = {"executor": "process", "concurrency": 2, "lease": 1, "hooks": [heard]}
+    options: Any = {"executor": "process", "concurrency": 2, "hooks": [heard]}
     with working(live_queue, handle, **options) as worker:
         pids.wait(4)
         wait_until((tmp_path / "b").exists, "the other to run")
@@ -394,7 +395,10 @@ def test_a_handler_that_is_told_may_still_answer(live_queue: Queue, tmp_path: Pa
     assert outcome.result == b"what there was"
 
 
-def test_a_job_that_is_given_back_runs_nowhere_any_more(live_queue: Queue, pids: Pids) -> None:
+def test_a_job_that_is_given_back_runs_nowhere_any_more(
+    live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Processes, "ends_within", NEVER)
     live_queue.add(b"", id="a")
     worker = worker_of(live_queue, family_of(pids), executor="process")
     worker.start()
@@ -691,7 +695,8 @@ def test_who_closes_all_descriptors_is_settled_as_it_answered(
             time.sleep(NEVER)
         return "done"
 
-    live_queue.add(b"", id="a", result_for=60, max_lapses=0, timeout=1)
+    timeout = 1 if ending == "hang" else NEVER
+    live_queue.add(b"", id="a", result_for=60, max_lapses=0, timeout=timeout)
     live_queue.add(b"", id="b", max_lapses=0, handler="good")
     worker = worker_of(live_queue, handle, executor="process", concurrency=1, hooks=[heard])
     worker.handler("good")(lambda job: None)

@@ -167,6 +167,7 @@ def test_the_zoo(live_queue: Queue, tmp_path: Path) -> None:
     assert not beasts
 
     with at_work(worker):
+        wait_until(lambda: live_queue.counts().ended >= GOOD, "the good ones")
         wait_until(lambda: is_done(live_queue), "all to end")
         mine = psutil.Process().children(recursive=True)
     wait_until(lambda: not any(map(is_alive, mine)), "all processes to be gone")
