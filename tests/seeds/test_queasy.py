@@ -1094,7 +1094,7 @@ def test_bug_d11_a_worker_that_comes_later_handles_the_failures_of_others(
     hire(live_queue, ways, hooks=[heard])
     live_queue.add(b"", id="hopeless")
     heard.has("failed")
-    worker = Worker(live_queue, lease=1)
+    worker = Worker(live_queue)
     worker.failure_handler(lambda job: handled.append((job.id, job.error)))
     with worker:
         wait_until_gone(live_queue, "hopeless")
