@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -187,6 +188,21 @@ def test_jobs_that_kill_the_fork_server_again_and_again_lose_no_other(
         wait_until(lambda: is_done(live_queue), "all to be done")
     assert all(live_queue.result(id) for id in ids)
     assert live_queue.audit() == []
+
+
+def test_a_process_is_not_said_to_be_gone_before_all_that_it_started_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy machine takes its time to end what was killed."""
+    alive = [2, 1, 0]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        home = nursery._Home(theirs, lambda *_: None, os.getpid())
+        monkeypatch.setattr(home, "_bury", lambda: None)
+        monkeypatch.setattr(home, "_end_orphans", lambda: alive.pop(0))
+        home._end(1)
+        assert alive == []
+        assert ours.recv(64) == b"its process exited with 0"
 
 
 # ----------------------------------------------------------- together with the worker
