@@ -34,9 +34,8 @@ from holdfast import (
     WrongState,
 )
 from holdfast.worker import child, frames, watched
-from holdfast.worker.nursery import Nursery
 from holdfast.worker.processes import Processes
-from support import TestServer, wait_until
+from support import DEADLINE, TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
 from worker.support import (
     NEVER,
@@ -464,16 +463,23 @@ def test_a_worker_goes_on_when_its_nursery_is_killed(
     assert heard.of() == ["started", "lapsed", "started", "done"]
 
 
-def test_a_worker_without_descriptors_says_so() -> None:
+def test_a_worker_without_descriptors_says_so(tmp_path: Path) -> None:
+    text = """
+    import resource
+    from holdfast.worker.nursery import Nursery
     nursery = Nursery(lambda connection, take, slot: None)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
     try:
-        with pytest.raises(OSError, match="too many open files"):
-            nursery.bear(0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        nursery.close()
+        nursery.bear(0)
+    except OSError as error:
+        said = str(error)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    nursery.close()
+    print(said)
+    """
+    with program(tmp_path, text) as running:
+        assert running.communicate(timeout=DEADLINE) == ("too many open files\n", "")
 
 
 def test_where_no_process_can_be_started_a_job_waits(
@@ -611,9 +617,9 @@ def test_without_a_limit_a_child_is_kept(live_queue: Queue, pids: Pids) -> None:
 
 def test_a_child_that_has_too_much_memory_is_killed(live_queue: Queue, heard: Heard) -> None:
     def handle(job: RunningJob) -> None:
-        kept = []
-        while True:
-            kept.append(bytearray(os.urandom(2**20)))
+        kept = bytearray(os.urandom(2**20)) * 600
+        time.sleep(NEVER)
+        kept.clear()
 
     live_queue.add(b"", id="a", max_lapses=0)
     options: Any = {"executor": "process", "max_megabytes": 300, "hooks": [heard]}
@@ -625,17 +631,18 @@ def test_a_child_that_has_too_much_memory_is_killed(live_queue: Queue, heard: He
 def test_a_child_that_had_much_memory_is_replaced(
     live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "LOOK_SECONDS", NEVER)
+    for seconds in ("LOOK_SECONDS", "STILL_SECONDS"):  # It is not looked at while it runs.
+        monkeypatch.setattr(watched, seconds, NEVER)
 
     def handle(job: RunningJob) -> None:
         pids.note()
         if job.id == "a":
-            bytearray(os.urandom(2**20) * 400)
+            os.urandom(2**20) * 300
 
     live_queue.add(b"", id="a")
     live_queue.add(b"", id="b")
     live_queue.add(b"", id="c")
-    options: Any = {"executor": "process", "concurrency": 1, "max_megabytes": 400}
+    options: Any = {"executor": "process", "concurrency": 1, "max_megabytes": 200}
     assert work_off(live_queue, handle, **options)
     first, second, third = pids.all()
     assert first != second
