@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import redis
 
@@ -26,6 +27,12 @@ from support import KINDS, Clock, Kind, TestServer
 __all__ = ["Clock"]
 
 _numbers = itertools.count()
+
+# How long an example takes, or to make some, is said by the machine, and not by the product.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:

@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -181,10 +181,23 @@ def _give_all_slots(client: redis.Redis) -> None:
     wait_until(lambda: b"cluster_state:ok" in state(), "the cluster")
 
 
+_reserved: deque[socket.socket] = deque()
+"""The last ports that were given away here: sockets of UDP, which nobody else uses."""
+
+
 def free_port() -> int:
-    """Find a port below those that systems give away: only another test may take it before us."""
+    """Find a port below those that systems give away, which no other test is given for a while."""
+    while len(_reserved) > 100:
+        _reserved.popleft().close()
     while True:
         port = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        reserved = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            reserved.bind(("127.0.0.1", port))
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            reserved.close()
+            continue
+        _reserved.append(reserved)
+        return port

@@ -19,8 +19,9 @@ MAX_RESULT_BYTES: Final = 1024 * 1024
 MAX_ERROR_BYTES: Final = 4096
 
 JOB_FIELD: Final = "\0holdfast"
-"""A field that only a NewJob has when it is written as JSON, which shows it where it is no data."""
-_JOB_MARK: Final = msgspec.json.encode(JOB_FIELD)
+JOB_TAG: Final = "job"
+"""The first field of a NewJob that is written as JSON, which shows it where it is no data."""
+_JOB_MARK: Final = msgspec.json.encode({JOB_FIELD: JOB_TAG}).removesuffix(b"}")
 
 _typing: Final = threading.Lock()
 """msgspec crashes when two threads look at a type for the first time at once."""

@@ -77,7 +77,9 @@ class JobOptions(TypedDict, total=False):
     group_limit: int | None
 
 
-class NewJob(Struct, frozen=True, repr_omit_defaults=True, tag_field=codec.JOB_FIELD, tag="job"):
+class NewJob(
+    Struct, frozen=True, repr_omit_defaults=True, tag_field=codec.JOB_FIELD, tag=codec.JOB_TAG
+):
     """A job to add with `add_many`, as a part or as a follow-up, with options of its own."""
 
     data: Any

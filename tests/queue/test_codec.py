@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import CodecError, InvalidArgument, Lease
+from holdfast import CodecError, InvalidArgument, Json, Lease
 from holdfast.codec import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES, decode_json, encode, encode_result
 
 
@@ -60,6 +60,12 @@ def test_everything_else_is_json_and_comes_back(value: object) -> None:
     assert json.loads(raw) == value
     assert decode_json(raw) == value
     assert Lease("a", raw, "t").json() == value
+
+
+@pytest.mark.parametrize("value", [{"\0holdfast": None}, ["\0holdfast"], {"a": "\0holdfast"}])
+def test_what_only_has_a_name_that_jobs_have_is_data(value: object) -> None:
+    assert decode_json(encode(value)) == value
+    assert decode_json(encode(Json(value))) == value
 
 
 def test_a_strided_view_is_copied_as_it_reads() -> None:

@@ -10,6 +10,9 @@ from conftest import Clock
 from holdfast import Queue, Server
 from proxy import Proxy
 from seeds.staff import Held, Hire, Staff
+from worker.support import unhurried
+
+__all__ = ["unhurried"]
 
 
 @pytest.fixture

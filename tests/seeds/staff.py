@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from holdfast import Hooks, Queue, RunningJob, Worker
+from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, wait_until
 
 Hire: TypeAlias = Callable[..., Worker]
@@ -48,6 +49,8 @@ class Heard(Hooks):
             return super().__getattribute__(name)
 
         def hear(job: RunningJob, error: str = "") -> None:
+            if name == "released" and job.started_at is None and job.answer == GIVEN_BACK:
+                return  # The worker was held up: that costs nothing, and may happen to any job.
             self.tokens[name].append(job.token)
             self.errors[job.id] = error
 
@@ -71,7 +74,7 @@ class Staff:
         handler: Callable[..., object],
         **options: Any,
     ) -> Worker:
-        worker = Worker(queues, **{"lease": 1, **options})
+        worker = Worker(queues, **options)
         worker.handler(handler)
         worker.start()
         self._hired.append((worker, handler))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import Queue
+from proxy import HOLD, PASS, Proxy
 from support import DEADLINE, TestServer, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -38,8 +39,8 @@ class Programs:
         self.file = file
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, program: str, *words: object) -> subprocess.Popen[str]:
-        url = str(self.queue.server.address)
+    def start(self, program: str, *words: object, url: str = "") -> subprocess.Popen[str]:
+        url = url or str(self.queue.server.address)
         said = [*map(str, words), "--queue", self.queue.name, "--url", url]
         process = subprocess.Popen(
             [sys.executable, str(EXAMPLES / program), *said],
@@ -164,10 +165,13 @@ def test_two_lines_that_are_alike_are_two_requests(programs: Programs) -> None:
         assert ids == {alike, f"{alike}-2", f"{alike}-3", programs.id("2:b")}
 
 
-def test_a_program_that_is_interrupted_leaves_a_request_to_go_on_with(programs: Programs) -> None:
+def test_a_program_that_is_interrupted_leaves_a_request_to_go_on_with(
+    programs: Programs, proxy: Proxy
+) -> None:
     parts = ":".join(map(str, range(100_000)))
     programs.file.write_text(f"1:{parts}\n")
-    process = programs.start("create_requests.py", programs.file)
+    proxy.plan([PASS] * 4 + [HOLD] * 9)  # It is in the midst of it, however long we take.
+    process = programs.start("create_requests.py", programs.file, url=proxy.url)
     request = programs.queue.request(programs.id(f"1:{parts}"))
     wait_until(lambda: any(one.total for one in programs.queue.requests()), "the first parts")
     process.send_signal(signal.SIGINT)

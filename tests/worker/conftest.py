@@ -9,9 +9,9 @@ import pytest
 from proxy import Proxy
 from support import TestServer
 from worker.families import pids
-from worker.support import gate
+from worker.support import gate, unextended, unhurried
 
-__all__ = ["gate", "pids"]
+__all__ = ["gate", "pids", "unextended", "unhurried"]
 
 
 @pytest.fixture

@@ -16,8 +16,12 @@ import pytest
 
 from holdfast import Hooks, Job, Queue, RunningJob, Worker
 from holdfast.worker.control import Control
+from holdfast.worker.outcomes import GIVEN_BACK
 from holdfast.worker.processes import Processes
 from support import DEADLINE, wait_until
+
+NEVER = 2 * DEADLINE
+"""Longer than a test takes: who sleeps for so long and is not ended makes the test fail."""
 
 Kind: TypeAlias = Literal["plain", "coroutine"]
 KINDS: list[Kind] = ["plain", "coroutine"]
@@ -80,10 +84,15 @@ def is_done(queue: Queue) -> bool:
 
 
 class Heard(Hooks):
-    """Notes all that a worker tells: what, and of which job; and what else it says."""
+    """Notes all that a worker tells: what, and of which job; and what else it says.
+
+    What a worker gives back since it did not come to it is noted aside: that costs nothing, and may
+    happen to any job where the machine is busy.
+    """
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str]] = []
+        self.unbegun: list[str] = []
         self.reasons: list[str] = []
 
     def _note(self, what: str, job: RunningJob, *reasons: str) -> None:
@@ -103,7 +112,10 @@ class Heard(Hooks):
         self._note("failed", job, error)
 
     def released(self, job: RunningJob) -> None:
-        self._note("released", job)
+        if job.started_at is None and job.answer == GIVEN_BACK:
+            self.unbegun.append(job.id)
+        else:
+            self._note("released", job)
 
     def lapsed(self, job: RunningJob, reason: str) -> None:
         self._note("lapsed", job, reason)
@@ -149,6 +161,19 @@ def gate() -> Iterator[Gate]:
     gate = Gate()
     yield gate
     gate.open.set()
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is held up gives nothing back for that, and lends no places: order stays."""
+    monkeypatch.setattr("holdfast.worker.control.HOARD_SECONDS", NEVER)
+    monkeypatch.setattr("holdfast.worker.places.LEND_SECONDS", NEVER)
+
+
+@pytest.fixture
+def unextended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker extends no leases, and so hears nothing of its jobs before they are settled."""
+    monkeypatch.setattr("holdfast.worker.held.extend_every", lambda lease, held: NEVER)
 
 
 @contextmanager

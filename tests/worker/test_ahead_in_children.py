@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from holdfast.worker.child import Place
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, wait_until
-from worker.support import Heard, at_work, executor_of, is_done, shown, worker_of
+from worker.support import NEVER, Heard, at_work, executor_of, is_done, shown, worker_of
 
-NEVER = 2 * DEADLINE
+pytestmark = pytest.mark.usefixtures("unhurried")
 
 
 class Log:
@@ -108,9 +109,8 @@ def test_every_answer_is_that_of_its_job(live_queue: Queue, most_ahead: list[int
 
 @pytest.mark.usefixtures("most_ahead")
 def test_what_waits_behind_a_long_run_is_run_by_others(
-    live_queue: Queue, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    live_queue: Queue, log: Log, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.control.HOARD_SECONDS", NEVER)  # Not by the queue.
     done = tmp_path / "done"
 
     def handle(job: RunningJob) -> None:
@@ -159,11 +159,11 @@ def test_a_timeout_is_of_one_run(live_queue: Queue, log: Log) -> None:
         if job.id == "20":
             time.sleep(NEVER)
 
-    ids = add(live_queue, 60, max_lapses=0, timeout=0.2)
+    ids = add(live_queue, 60, max_lapses=0, timeout=0.5)
     assert worker_with(live_queue, handle).run(until_empty=True)
     assert sorted(log.lines()) == sorted(ids)
     assert [job.id for job in live_queue.failed()] == ["20"]
-    assert shown(live_queue, "20").error == "timeout: it ran for 0.2 s"
+    assert shown(live_queue, "20").error == "timeout: it ran for 0.5 s"
 
 
 @pytest.mark.usefixtures("most_ahead")
@@ -183,11 +183,12 @@ def test_a_worker_that_leaves_gives_back_what_waits(
     with at_work(worker):
         wait_until(lambda: "60" in log.lines(), "it to be in the midst of it")
         executor = executor_of(worker)
-        assert executor.waiting()
-        worker.ask_to_stop()
-        wait_until(lambda: not executor.waiting(), "it to have taken back what waits")
-        go_on.touch()
-        assert worker.stop(DEADLINE)
+        wait_until(executor.waiting, "some to wait behind it")
+        with ThreadPoolExecutor(1) as threads:
+            stopping = threads.submit(worker.stop, DEADLINE)
+            wait_until(lambda: not executor.waiting(), "it to have taken back what waits")
+            go_on.touch()
+            assert stopping.result()
     ran = log.lines()
     assert ran == ids[: len(ran)]
     left = [shown(live_queue, id) for id in ids[len(ran) :]]
@@ -248,7 +249,7 @@ def test_what_waits_for_a_child_keeps_nobody_from_ending_it(live_queue: Queue, l
             time.sleep(NEVER)
 
     for number in range(100):
-        live_queue.add(bytes(30_000), id=str(number), timeout=0.3)
+        live_queue.add(bytes(30_000), id=str(number), timeout=0.5)
     assert worker_with(live_queue, handle).run(until_empty=True)
     assert Counter(log.lines()) == {str(n): 2 if n == 20 else 1 for n in range(100)}
 
@@ -310,7 +311,7 @@ def test_who_is_given_many_hears_that_it_should_leave(live_queue: Queue, tmp_pat
     worker = worker_with(live_queue, handle, concurrency=3)
     with at_work(worker):
         executor = executor_of(worker)
-        wait_until(lambda: executor.stuck_for() > 0.02, "all to take their time")
+        wait_until(lambda: executor.stuck_for() > 0.1, "all to take their time")
         worker._shared.resize(1)  # type: ignore[union-attr]
         fewer.touch()
         wait_until(lambda: is_done(live_queue), "all to be done")

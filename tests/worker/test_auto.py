@@ -236,8 +236,10 @@ def test_handlers_that_wait_go_up_on_a_busy_machine_for_real(
     text = f"""
     import time
     from holdfast import Auto, Queue, Worker
+    from holdfast.worker import presence
+    presence.REGISTER_SECONDS = 0.5
     worker = Worker(Queue({queue_name!r}, {test_server.queue_url!r}), concurrency=Auto(1, {most}))
-    worker.handler(lambda job: time.sleep(0.2))
+    worker.handler(lambda job: time.sleep(2))
     worker.run()
     """
     spin = [sys.executable, "-c", "while True: pass"]
@@ -298,6 +300,7 @@ def test_who_leaves_is_wanted_again_before_somebody_new_is(gate: Gate) -> None:
         assert gate.open.wait(DEADLINE)  # To end a process may take a while.
 
     crew = Crew("crew of a test", labour, 2)
+    wait_until(lambda: len(seen) == 2, "both to be there")
     crew.resize(1)
     assert gate.entered.wait(DEADLINE)
     crew.resize(2)
@@ -334,37 +337,43 @@ def test_nothing_is_changed_once_a_worker_has_stopped(monkeypatch: pytest.Monkey
     threading.Timer(0.05, look_on.set).start()
     tuner.stop()
     stopped.set()
-    wait_until(lambda: changed_late, "the last look")
-    assert changed_late == [False]
+    assert changed_late  # At least once: it looks until it is told to stop.
+    assert not any(changed_late)
 
 
 # ----------------------------------------------------------------------- the gauge
 
 
 def test_the_gauge_sees_what_this_process_uses() -> None:
+    before, used = time.monotonic(), time.process_time()
     gauge = Gauge()
-    begun, used = time.monotonic(), time.process_time()
+    after = time.monotonic()
     while time.process_time() - used < 0.5:
         pass
+    shortest = time.monotonic() - after
     load = gauge.read()
-    seconds = time.monotonic() - begun
-    assert load.own * seconds == pytest.approx(0.5, rel=0.3)
+    longest, used = time.monotonic() - before, time.process_time() - used
+    # It measured some time between these two: any of us may be held up meanwhile.
+    assert load.own * shortest <= used * 1.3
+    assert load.own * longest >= 0.5 * 0.7
     assert load.busy > 0
 
 
 def test_the_gauge_sees_what_those_use_that_this_process_started() -> None:
     spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    before, used = time.monotonic(), time.process_time()
     gauge = Gauge()
+    after = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as running:
         assert running.stdout
-        begun = time.monotonic()
-        used = time.process_time()
         running.stdout.readline()
+        shortest = time.monotonic() - after
         load = gauge.read()
-        own = load.own * (time.monotonic() - begun) - (time.process_time() - used)
-        assert own == pytest.approx(0.5, rel=0.3)
+        longest, used = time.monotonic() - before, time.process_time() - used
+        assert load.own * shortest <= (used + 0.5) * 1.3
+        assert load.own * longest >= 0.5 * 0.7
         running.communicate(b"\n")
 
 
@@ -374,15 +383,13 @@ def test_the_gauge_sees_what_those_wait_for_that_do_not_get_a_processor() -> Non
     spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
     try:
         gauge = Gauge()
-        loads: list[Load] = []
 
         def is_seen() -> bool:
             time.sleep(0.2)
-            loads.append(gauge.read())
-            return (loads[-1].wanted or 0) > 2.5
+            load = gauge.read()
+            return (load.wanted or 0) > 2.5 and load.own < 1.8
 
-        wait_until(is_seen, "three that want a processor")
-        assert loads[-1].own < 1.8, "there is one processor for them"
+        wait_until(is_seen, "three that want a processor, while there is one for them")
     finally:
         for one in spinning:
             one.kill()

@@ -12,10 +12,7 @@ import pytest
 from engine_support import own_server
 from holdfast import AsyncRunningJob, Queue, RunningJob, Worker
 from support import DEADLINE, wait_until
-from worker.support import Heard, at_work, is_done, shown, worker_of, working
-
-NEVER = 2 * DEADLINE
-"""Longer than a test takes: who sleeps for so long and is not ended makes the test fail."""
+from worker.support import NEVER, Heard, at_work, is_done, shown, worker_of, working
 
 
 def until_cancelled(job: RunningJob) -> None:
@@ -39,7 +36,7 @@ def test_a_handler_of_either_kind_ends_when_its_job_is_cancelled(
     live_queue: Queue, heard: Heard, handler: Callable[[Any], object]
 ) -> None:
     live_queue.add(b"", id="a", result_for=60)
-    with working(live_queue, handler, lease=1, hooks=[heard]):
+    with working(live_queue, handler, hooks=[heard]):
         heard.wait_for("started")
         assert live_queue.cancel("a")
         wait_until(lambda: is_done(live_queue), "it to end")
@@ -62,7 +59,7 @@ def test_however_a_cancelled_run_ends_nothing_else_is_told(
             raise ValueError
 
     live_queue.add(b"", id="a")
-    with working(live_queue, handle, lease=1, hooks=[heard]) as worker:
+    with working(live_queue, handle, hooks=[heard]) as worker:
         heard.wait_for("started")
         live_queue.cancel("a")
         assert ended.wait(DEADLINE)
@@ -95,7 +92,7 @@ def test_a_plain_handler_is_told_when_the_time_of_its_job_is_up(
     live_queue: Queue, heard: Heard
 ) -> None:
     live_queue.add(b"", id="a", timeout=0.01)
-    with working(live_queue, until_cancelled, lease=1, hooks=[heard]):
+    with working(live_queue, until_cancelled, hooks=[heard]):
         heard.wait_for("done")
 
 
@@ -161,7 +158,7 @@ def test_a_handler_knows_by_its_own_clock_that_its_lease_is_over(heard: Heard) -
                 assert job.told == ""
                 over.set()
 
-        worker = worker_of(queue, handle, lease=1, hooks=[heard])
+        worker = worker_of(queue, handle, lease=2, hooks=[heard])
         with at_work(worker):
             heard.wait_for("started")
             server.freeze()
@@ -272,7 +269,7 @@ def test_a_batch_of_coroutines_is_ended_when_all_its_jobs_are_to_stop(
         finally:
             ended.set()
 
-    worker = Worker(live_queue, lease=1, concurrency=1, hooks=[heard])
+    worker = Worker(live_queue, concurrency=1, hooks=[heard])
     worker.handler(handle, batch=2)
     live_queue.add_many([b""] * 2)
     a, b = (job.id for job in live_queue.peek(2))
@@ -335,10 +332,10 @@ def test_a_handler_that_takes_longer_than_its_lease_is_not_told_to_stop(
 ) -> None:
     def handle(job: RunningJob) -> None:
         before = job.lapses_at
-        wait_until(lambda: job.lapses_at > before + 1, "some extensions")
+        wait_until(lambda: job.lapses_at > before + 2, "some extensions")
         assert not job.cancelled
 
     live_queue.add(b"", id="a")
-    with working(live_queue, handle, lease=1, hooks=[heard]):
+    with working(live_queue, handle, lease=2, hooks=[heard]):
         heard.wait_for("done")
     assert heard.of() == ["started", "done"]

@@ -89,10 +89,13 @@ def test_what_runs_is_in_the_directory_with_its_progress(live_queue: Queue, gate
         live_queue.add(b"", id=id)
     with working(live_queue, handle, concurrency=2):
         gate.wait(2)
-        wait_until(lambda: len(running(live_queue)) == 2, "both to be told")
+        expected = {"a": [0.25, "a quarter"], "b": None}
+
+        def told() -> dict[object, object]:
+            return {job["id"]: job.get("progress") for job in running(live_queue)}
+
+        wait_until(lambda: told() == expected, "both to be told")
         wait_until(lambda: all("seconds" in job for job in running(live_queue)), "their times")
-        told = {job["id"]: job.get("progress") for job in running(live_queue)}
-        assert told == {"a": [0.25, "a quarter"], "b": None}
         gate.jobs[0].progress(1)
         wait_until(
             lambda: [1.0, ""] in [job.get("progress") for job in running(live_queue)],
@@ -148,7 +151,7 @@ def test_a_note_that_is_no_text_is_told_as_far_as_it_goes(live_queue: Queue, gat
     live_queue.add(b"", id="a")
     with working(live_queue, handle):
         gate.wait()
-        wait_until(lambda: running(live_queue), "it to be told")
+        wait_until(lambda: any(job.get("progress") for job in running(live_queue)), "its progress")
         assert running(live_queue)[0]["progress"] == [0.5, "file \\udc80"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -16,9 +17,17 @@ from holdfast import Queue, RunningJob
 from holdfast.worker import nursery, trees
 from support import DEADLINE, TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
-from worker.support import Heard, at_work, executor_of, is_done, program, shown, worker_of, working
-
-NEVER = 2 * DEADLINE
+from worker.support import (
+    NEVER,
+    Heard,
+    at_work,
+    executor_of,
+    is_done,
+    program,
+    shown,
+    worker_of,
+    working,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs marks and subreapers")
 
@@ -100,7 +109,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         end(home, pid)
 
     # A slow machine replaces it more often than it has to: a lapse must not matter.
-    monkeypatch.setattr(nursery, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(nursery, "SILENT_SECONDS", 3.0)
     monkeypatch.setattr(nursery, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(nursery._Home, "_end", be_stuck)
     return path
@@ -179,6 +188,21 @@ def test_jobs_that_kill_the_fork_server_again_and_again_lose_no_other(
         wait_until(lambda: is_done(live_queue), "all to be done")
     assert all(live_queue.result(id) for id in ids)
     assert live_queue.audit() == []
+
+
+def test_a_process_is_not_said_to_be_gone_before_all_that_it_started_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy machine takes its time to end what was killed."""
+    alive = [2, 1, 0]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        home = nursery._Home(theirs, lambda *_: None, os.getpid())
+        monkeypatch.setattr(home, "_bury", lambda: None)
+        monkeypatch.setattr(home, "_end_orphans", lambda: alive.pop(0))
+        home._end(1)
+        assert alive == []
+        assert ours.recv(64) == b"its process exited with 0"
 
 
 # ----------------------------------------------------------- together with the worker

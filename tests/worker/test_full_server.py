@@ -12,7 +12,7 @@ from engine_support import own_server
 from holdfast import NewJob, Queue, RunningJob, Server
 from holdfast.worker import refused
 from support import TestServer, wait_until
-from worker.support import Heard, Kind, as_handler, both_kinds, worker_of, working
+from worker.support import Heard, Kind, as_handler, both_kinds, shown, worker_of, working
 
 MB = 1024 * 1024
 RESULT = b"r" * MB
@@ -62,10 +62,12 @@ def test_results_stay_within_the_servers_memory_and_all_are_stored_when_there_is
     heard = Heard()
     client.config_resetstat()
     client.config_set("maxmemory", 20 * MB)
-    with working(queue, lambda job: RESULT, hooks=[heard], lease=2, concurrency=4):
+    with working(queue, lambda job: RESULT, hooks=[heard], concurrency=4):
         wait_until(lambda: len(heard.ids("started")) == 300, "all to run")
         wait_until(lambda: queue.counts().waiting == 0, "none to wait")
         assert 0 < queue.counts().ended < 30
+        [held] = queue.peek(1, state="leased")
+        wait_until(lambda: (shown(queue, held.id).at or 0) > (held.at or 0), "it to be extended")
         assert client.info("memory")["used_memory_peak"] < 30 * MB
         client.config_set("maxmemory", 0)
         wait_until(lambda: queue.counts().ended == 300, "all results")
@@ -90,10 +92,10 @@ def test_a_result_that_is_refused_holds_up_neither_its_place_nor_other_jobs(
     client.config_set("maxmemory", 1)
     with (
         caplog.at_level(logging.WARNING, "holdfast"),
-        working(queue, as_handler(kind, handle), concurrency=1, lease=1, hooks=[heard]),
+        working(queue, as_handler(kind, handle), concurrency=1, hooks=[heard]),
     ):
         wait_until(lambda: len(heard.ids("done")) == 20, "all without results")
-        assert queue.counts().leased == 20
+        wait_until(lambda: queue.counts().leased == 20, "all with results to be held")
         assert queue.counts().ended == 0
         client.config_set("maxmemory", 0)
         wait_until(lambda: len(heard.ids("done")) == 40, "all with results")

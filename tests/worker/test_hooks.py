@@ -119,7 +119,7 @@ def test_a_hook_that_raises_when_a_lease_is_lost_harms_nobody(live_queue: Queue)
 
     for id in "abc":
         live_queue.add(b"", id=id)
-    worker = Worker(live_queue, lease=1, hooks=[bad])
+    worker = Worker(live_queue, hooks=[bad])
     worker.handler(sleep, timeout=DEADLINE)
     with at_work(worker):
         wait_until(lambda: len(bad.ids("started")) == 3, "all to run")
@@ -144,6 +144,7 @@ def test_a_hook_is_told_after_the_server_has_confirmed_it(live_queue: Queue) -> 
     assert looking.found is None
 
 
+@pytest.mark.usefixtures("unextended")
 def test_a_run_that_does_not_count_is_told_as_lost(
     live_queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:

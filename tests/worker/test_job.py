@@ -137,6 +137,7 @@ def test_follow_ups_are_not_added_when_the_run_ends_in_another_way(
     assert queue.show("b") is None
 
 
+@pytest.mark.usefixtures("unextended")
 def test_follow_ups_of_a_run_that_does_not_count_are_not_added(live_queue: Queue) -> None:
     heard = Heard()
 
@@ -244,7 +245,7 @@ def test_while_a_server_has_no_room_for_follow_ups_all_else_goes_on() -> None:
         queue.add(b"", id="long")
         queue.add(b"", id="a")
         queue.add_many([NewJob(b"", id=str(n)) for n in range(50)])
-        with working(queue, handle, lease=1, concurrency=2, hooks=[heard]):
+        with working(queue, handle, concurrency=2, hooks=[heard]):
             wait_until(lambda: len(heard.ids("done")) == 50, "all that need no room")
             held_until = shown(queue, "long").at
             assert held_until is not None
@@ -308,7 +309,7 @@ def test_what_a_handler_holds_for_longer_stays_so(live_queue: Queue, gate: Gate)
 
     live_queue.add(b"", id="a")
     live_queue.add(b"", id="b", handler="plain")
-    worker = worker_of(live_queue, handle, lease=1)
+    worker = worker_of(live_queue, handle, lease=3)
     worker.handler("plain")(gate)
     with at_work(worker):
         gate.wait(2)
@@ -354,6 +355,7 @@ def test_a_handler_whose_job_was_taken_back_is_told(live_queue: Queue) -> None:
 
 
 @both_kinds
+@pytest.mark.usefixtures("unextended")
 def test_a_handler_whose_job_was_cancelled_is_told(live_queue: Queue, kind: Kind) -> None:
     seen: list[str] = []
     heard = Heard()

@@ -17,9 +17,7 @@ from holdfast import Queue, RunningJob, Worker
 from holdfast.worker import trees, watched
 from support import DEADLINE, wait_until
 from worker.families import Pids
-from worker.support import Heard, at_work, shown, work_off, worker_of, working
-
-NEVER = 2 * DEADLINE
+from worker.support import NEVER, Heard, at_work, shown, work_off, worker_of, working
 
 
 @pytest.fixture
@@ -62,7 +60,7 @@ def test_who_stops_itself_without_a_timeout_is_told_of_and_can_be_cancelled(
         stop_yourself()
 
     live_queue.add(b"", id="a")
-    with working(live_queue, handle, lease=1, **options(heard)):
+    with working(live_queue, handle, **options(heard)):
         wait_until(lambda: "is stopped, and the lease is extended" in caplog.text, "the warning")
         live_queue.cancel("a")
         heard.wait_for("cancelled")
@@ -164,7 +162,7 @@ def test_who_forks_and_exits_again_and_again_does_not_outrun_its_end(
             os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(NEVER)
 
-    live_queue.add(b"", id="a", timeout=2, max_lapses=0)
+    live_queue.add(b"", id="a", timeout=3, max_lapses=0)
     with working(live_queue, handle, **options(heard)):
         heard.wait_for("failed")
         [group] = pids.all()

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.worker.places import FIRST_WORD_SECONDS, Places, Share
+from holdfast.worker import places as places_module
+from holdfast.worker.places import Places, Share
+from worker.support import NEVER
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _time_is_set_by_hand() -> Iterator[None]:
+    """However long a test takes, nobody waits for too long before it says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(places_module, "LEND_SECONDS", NEVER)
+        patch.setattr(places_module, "FIRST_WORD_SECONDS", NEVER)
+        yield
 
 
 class Roused:
@@ -179,10 +191,10 @@ def test_the_places_of_one_who_is_not_answered_are_lent_to_others() -> None:
     b.hunger()
     places.lend()
     assert b.take() == 0
-    first.since -= 2
+    first.since -= NEVER
     places.lend()
     assert b.take() == 3
-    second.since -= 2
+    second.since -= NEVER
     places.lend()
     assert b.take() == 1
     places.lend()
@@ -201,7 +213,7 @@ def test_the_places_of_one_who_was_answered_are_not_lent() -> None:
     a, b = shares(places, 1, 1)
     a.hunger()
     asking = a.ask(a.take())
-    asking.since -= 2
+    asking.since -= NEVER
     a.answered(asking)
     b.hunger()
     places.lend()
@@ -244,7 +256,7 @@ def test_who_does_not_answer_is_not_waited_for_long() -> None:
     b.hunger()
     places.lend()
     assert b.given == 0
-    b.waits_until -= FIRST_WORD_SECONDS
+    b.waits_until -= NEVER
     places.lend()
     assert b.take() == 4
 

@@ -96,6 +96,7 @@ def order_of_runs(queues: Queues, jobs: int, **options: Any) -> list[str]:
     return order
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_while_all_have_work_their_runs_follow_their_weights(queues: list[Queue]) -> None:
     order = order_of_runs(dict(zip(queues, (1, 2, 5), strict=True)), 50)
     runs = Counter(order[:80])
@@ -113,11 +114,13 @@ def test_a_queue_that_has_nothing_leaves_its_turns_to_the_others(queues: list[Qu
     assert is_done(first)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_in_strict_order_a_queue_waits_for_those_before_it(queues: list[Queue]) -> None:
     order = order_of_runs(queues, 30, strict=True)
     assert order == [queue.name for queue in queues for _ in range(30)]
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_what_comes_in_goes_first_in_strict_order(queues: list[Queue], gate: Gate) -> None:
     urgent, bulk, _ = queues
     order: list[str] = []
@@ -140,6 +143,7 @@ def test_what_comes_in_goes_first_in_strict_order(queues: list[Queue], gate: Gat
     assert order == ["first", "urgent", "second", "third"]
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_queue_that_is_answered_late_at_the_start_loses_nothing_of_its_order_or_weight(
     queues: list[Queue],
@@ -233,10 +237,10 @@ def test_a_handler_that_outlives_its_queue_does_not_keep_its_place(
         wait_until(lambda: is_done(kept), "the other")
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_what_has_not_begun_of_another_queue_is_not_given_back(
-    queues: list[Queue], gate: Gate, monkeypatch: pytest.MonkeyPatch
+    queues: list[Queue], gate: Gate
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.control.HOARD_SECONDS", 2 * DEADLINE)
     dropped, kept, _ = queues
     heard = Heard()
 
@@ -244,7 +248,7 @@ def test_what_has_not_begun_of_another_queue_is_not_given_back(
         if job.id == "long":
             gate(job)
 
-    with working([dropped, kept], handle, concurrency=1, ahead=5, hooks=[heard]) as worker:
+    with working([dropped, kept], handle, concurrency=1, ahead=60, hooks=[heard]) as worker:
         kept.add(b"", id="short")
         heard.wait_for("done", "short")
         dropped.add(b"", id="long")
@@ -255,6 +259,7 @@ def test_what_has_not_begun_of_another_queue_is_not_given_back(
         gate.open.set()
         wait_until(lambda: is_done(kept), "the others")
     assert heard.ids("released") == ["long"]
+    assert heard.unbegun == []
 
 
 def test_a_queue_can_be_taken_up_while_the_worker_runs(queues: list[Queue]) -> None:
@@ -368,7 +373,7 @@ def test_a_queue_that_is_dropped_without_its_server_leaves_its_places_to_the_oth
             server.freeze()
             wait_until(lambda: not control.queue.server.incarnation._idle, "it to ask")
             gate.open.set()
-            wait_until(lambda: control._finished, "the run to be over")
+            wait_until(lambda: gate.jobs[0].answer, "the run to be over")
             worker.drop(lost.name, grace=0)
             live_queue.add(b"", id="b")
             heard.wait_for("done", "b")

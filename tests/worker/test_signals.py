@@ -16,9 +16,12 @@ from support import DEADLINE, TestServer, wait_until
 from worker.support import Gate, Heard, at_work, is_done, program, shown, work_off, working
 
 WORKER = """
-    import logging, sys, time
+    import logging, sys, threading, time
     from pathlib import Path
     from holdfast import Hooks, Queue, Worker
+    from holdfast.worker.executors import Loop
+
+    Loop.ends_within = 60  # Who is ended has the time to say so.
 
     class Noting(Hooks):
         def lost(self, job):
@@ -51,6 +54,14 @@ WORKER = """
         while not Path("go on").exists():
             time.sleep(0.005)
 
+    def tell():
+        controls = worker._controls
+        while not controls or not all(one.is_leaving() for one in controls.values()):
+            time.sleep(0.005)
+            controls = dict(worker._controls)
+        print("stopping")
+
+    threading.Thread(target=tell, daemon=True).start()
     clean = worker.run()
     print("clean" if clean else "not clean")
     sys.exit(0 if clean else 1)
@@ -123,6 +134,7 @@ def test_a_signal_lets_a_worker_finish_what_it_does(
         worker.reads("begun a")
         worker.send(number)
         worker.hears(f"{number.name}: finishing what runs")
+        worker.reads("stopping")
         worker.let_go()
         code, out, log = worker.ends()
     assert (code, out.split("\n")[0], out.split("\n")[-2]) == (0, "finished a", "clean")
@@ -146,6 +158,7 @@ def test_a_second_signal_lets_it_leave_at_once_and_give_back_what_it_has(
         worker.reads("begun a")
         worker.send(signal.SIGTERM)
         worker.hears("finishing what runs; once more to leave at once")
+        worker.reads("stopping")
         worker.send(number)
         code, out, log = worker.ends()
     assert "finished" not in out
@@ -219,7 +232,7 @@ def test_the_job_that_a_process_runs_is_named(live_queue: Queue) -> None:
         wait_until(lambda: job.cancelled, "it to be told")
 
     with working(live_queue, handle, executor="process", concurrency=1, hooks=[heard]) as worker:
-        heard.wait_for("started")
+        wait_until(worker._show_running, "it to run")
         [line] = worker._show_running()
         assert re.match(r"Process \d+: job 'a' of queue .*handle, for [\d.]+ s$", line)
         live_queue.cancel("a")

@@ -19,7 +19,7 @@ import redis
 
 from engine_support import is_loading, let_go, own_server, slow_server
 from holdfast import AsyncQueue, AsyncServer, Queue, Server, ServerRefused
-from support import DEADLINE, SLOTS, TestServer, command_on, free_port, wait_until, with_login
+from support import DEADLINE, SLOTS, TestServer, command_on, wait_until, with_login
 from worker.support import Heard, control_of, worker_of, working
 
 Trouble: TypeAlias = tuple[TestServer, Callable[[], object]]
@@ -107,7 +107,7 @@ def busy() -> Iterator[Trouble]:
 def without_its_primary() -> Iterator[Trouble]:
     """It is a replica whose primary is gone, until it becomes the primary."""
     with with_a_job("--replica-serve-stale-data", "no") as (server, client):
-        command_on(client, "REPLICAOF", "127.0.0.1", free_port())
+        command_on(client, "REPLICAOF", "127.0.0.1", 1)
         yield server, lambda: command_on(client, "REPLICAOF", "NO", "ONE")
 
 
@@ -115,7 +115,7 @@ def without_its_primary() -> Iterator[Trouble]:
 def read_only() -> Iterator[Trouble]:
     """It is a replica that answers, until it becomes the primary."""
     with with_a_job() as (server, client):
-        command_on(client, "REPLICAOF", "127.0.0.1", free_port())
+        command_on(client, "REPLICAOF", "127.0.0.1", 1)
         yield server, lambda: command_on(client, "REPLICAOF", "NO", "ONE")
 
 
@@ -277,7 +277,8 @@ def test_a_worker_without_any_patience_does_not_ask_without_a_pause(
             monkeypatch.setattr(control, "_pause", note)
             server.kill()
             wait_until(lambda: control._trouble >= 3, "it to try again")
-            assert len(pauses) >= control._trouble - 1
+            troubles = control._trouble
+            assert len(pauses) >= troubles - 1
             server.start()
             wait_until(lambda: not control._trouble, "it to be back")
         queue.close()

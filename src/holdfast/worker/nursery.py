@@ -272,10 +272,10 @@ class _Home:
         if pid in self._children:
             trees.end_tree(pid)
         deadline = time.monotonic() + END_SECONDS
-        while pid in self._children and time.monotonic() < deadline:
+        # Also who was killed lives on until it has its turn.
+        while (pid in self._children or self._end_orphans()) and time.monotonic() < deadline:
             time.sleep(0.001)
             self._bury()
-        self._end_orphans()
         self._link.sendall(_describe(self._ended.pop(pid, 0)).encode())
 
     def _end_all(self) -> None:
