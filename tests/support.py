@@ -10,7 +10,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -181,10 +180,23 @@ def _give_all_slots(client: redis.Redis) -> None:
     wait_until(lambda: b"cluster_state:ok" in state(), "the cluster")
 
 
+_ours: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """Find a port below those that systems give away: only another test may take it before us."""
+    """Find a port below those that systems give away, which no other test takes while we live.
+
+    Who has the UDP port of the same number has it, also while no server listens there.
+    """
     while True:
         port = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        mark = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            mark.bind(("127.0.0.1", port))
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            mark.close()
+        else:
+            _ours.append(mark)
             return port
