@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 
 # Before anybody imports them, to see why one of theirs failed; tests import this once more.
 HELPERS = {"faults", "worker.support", "spark.pipeline.support"}
@@ -26,6 +27,12 @@ from support import KINDS, Clock, Kind, TestServer
 __all__ = ["Clock"]
 
 _numbers = itertools.count()
+
+# How long an example takes, or is made, says more about the machine than about us.
+settings.register_profile(
+    "any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:
