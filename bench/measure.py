@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import statistics
@@ -75,11 +76,18 @@ class BenchServer:
         return f"{info.get('server_name', 'redis')} {version}"
 
 
+def free_port() -> int:
+    """Find a port below those that systems give to whoever connects: nobody takes it before us."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 20_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 @contextlib.contextmanager
 def bench_server(aof: str = "off") -> Iterator[BenchServer]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="hf-bench") as directory:
         server = BenchServer(Path(directory), port, aof)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -31,6 +32,16 @@ def runs(pid: int) -> bool:
         return not Path("/proc/self").exists()
 
 
+def is_held(lock: Path) -> bool:
+    """Say whether a process has this lock."""
+    with lock.open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
 def wait_for_end(pid: int) -> None:
     wait_until(lambda: not runs(pid), f"process {pid} ended")
 
@@ -54,7 +65,8 @@ def end(directory: Path) -> None:
     for lock in ("keeper.lock", "server.lock"):
         with suppress(FileNotFoundError, NotADirectoryError, ProcessLookupError, IndexError):
             pid = pid_in(directory, lock)
-            if runs(pid):
+            # One that has ended left its pid there, which may be somebody else's by now.
+            if is_held(directory / lock) and runs(pid):
                 os.kill(pid, signal.SIGCONT)
                 os.kill(pid, signal.SIGKILL)
                 wait_for_end(pid)

@@ -72,8 +72,9 @@ TELL_EVERY_SECONDS: Final = 10.0
 SPARE_SECONDS: Final = 2.0
 """What a call may take beyond its patience: connecting and a reply have a second each."""
 
-COPIES_SECONDS: Final = 1.0
-"""How long replicas are waited for before the call is made again."""
+COPIES_SECONDS: Final = 0.5
+"""How long replicas are waited for before the call is made again. Less than `LEAST_SECONDS`, which
+the last try has: else it hears nothing instead of how many have the change."""
 
 _SCRIPT_WORDS: Final = frozenset(
     {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}

@@ -212,13 +212,13 @@ def test_a_wrong_password(hf: Commands, with_password: TestServer) -> None:
 def test_nothing_listens(hf: Commands, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    for url in (f"redis://127.0.0.1:{port}", f"unix://{tmp_path}/nothing.sock"):
-        told = Doctor(hf, url, code=1)
-        assert (told.tier, told.told["server"]) == ("unknown", None)
-        [error] = told.of("error")
-        assert error.startswith("nothing listens at ")
-        assert "start the server, or correct the URL" in error
+        port = probe.getsockname()[1]  # Ours, so that nobody else listens there.
+        for url in (f"redis://127.0.0.1:{port}", f"unix://{tmp_path}/nothing.sock"):
+            told = Doctor(hf, url, code=1)
+            assert (told.tier, told.told["server"]) == ("unknown", None)
+            [error] = told.of("error")
+            assert error.startswith("nothing listens at ")
+            assert "start the server, or correct the URL" in error
 
 
 def test_an_embedded_server_that_does_not_start(

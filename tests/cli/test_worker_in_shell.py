@@ -78,7 +78,7 @@ def test_a_command_that_fails_is_tried_again_and_one_that_gives_up_is_not(
 def test_a_job_that_takes_long_is_held(hf: Commands, queue: Queue, tmp_path: Path) -> None:
     queue.add(b"", id="a")
     wait = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
-    with worker(queue, wait, LEASE="5", EVERY="1", UNTIL_EMPTY="1", WAIT="0") as process:
+    with worker(queue, wait, LEASE="30", EVERY="1", UNTIL_EMPTY="1", WAIT="0") as process:
         wait_until(lambda: queue.counts().leased, "the lease")
         job = queue.show("a")
         assert job

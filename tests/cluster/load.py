@@ -28,10 +28,12 @@ PAUSE = 0.005
 """Between two adds of a producer."""
 PATIENCE = 60.0
 """Of producers: longer than a failover, as users are told to have it."""
-ON_WITHIN = 5.0
-"""Seconds within which workers go on when the servers do."""
-LAG = 1.0
-"""What was acknowledged in the second before a primary died may not have reached its replica."""
+ON_WITHIN = 8.0
+"""Seconds within which workers go on when the servers do: a lost reply takes three of them."""
+LAG = 2.0
+"""What was acknowledged in the seconds before a primary died may not have reached its replica."""
+NOTED_WITHIN = 1.0
+"""Of what was acknowledged before a cut it may be noted so long after it: a thread is held up."""
 
 
 @dataclass
@@ -156,7 +158,11 @@ class Load(Hooks):
 
 def unexplained(losses: dict[str, float], cuts: Sequence[float]) -> dict[str, float]:
     """Return what is no loss of the last moments before a cut."""
-    return {id: at for id, at in losses.items() if not any(0 <= cut - at < LAG for cut in cuts)}
+    return {
+        id: at
+        for id, at in losses.items()
+        if not any(-NOTED_WITHIN < cut - at < LAG for cut in cuts)
+    }
 
 
 Cut = Callable[[str], float | None]

@@ -14,8 +14,8 @@ import redis
 from holdfast.keys import NAMES, SLOTS, queue_keys, slot_of
 from support import TestServer, command_on, free_port, wait_until
 
-NODE_TIMEOUT_MS = 1000
-"""A primary that is silent for so long is replaced."""
+NODE_TIMEOUT_MS = 1500
+"""A primary that is silent for so long is replaced: one that is held up for a second is not."""
 
 
 def _options(*more: str) -> tuple[str, ...]:
@@ -150,6 +150,9 @@ class Nodes:
     def _is_well(self, node: Node) -> bool:
         if b"cluster_state:ok" not in node.ask("CLUSTER", "INFO"):
             return False
+        # One whom it takes for dead may be replaced in a moment, though all are there.
+        if any(b"fail" in line.split()[2] for line in node.ask("CLUSTER", "NODES").splitlines()):
+            return False
         role, *rest = node.ask("ROLE")
         if role == b"master":
             return len(rest[1]) >= self._replicas
@@ -169,11 +172,23 @@ class Nodes:
 
     def replica_of(self, queue: str | int) -> Node:
         """Return a replica of who serves a queue."""
+        primary, found = self.primary_of(queue), list[Node]()
+
+        def knows_one() -> bool:
+            """One that has followed for a moment only is not known to all."""
+            for port, _, _, *replicas in _owners(primary):
+                if port == primary.port:
+                    found.extend(map(self.at, replicas))
+            return bool(found)
+
+        wait_until(knows_one, f"a replica of {primary.port}")
+        return found[0]
+
+    def slot_beside(self, queue: str) -> int:
+        """Return another slot of who serves a queue; those that tests moved may be anywhere."""
         primary = self.primary_of(queue)
-        for port, _, _, *replicas in _owners(primary):
-            if port == primary.port and replicas:
-                return self.at(replicas[0])
-        raise AssertionError(f"{primary.port} has no replica")
+        mine = [(first, last) for port, first, last, *_ in _owners(primary) if port == primary.port]
+        return next(slot for ends in mine for slot in ends if slot != slot_of(queue))
 
     def at(self, port: int) -> Node:
         (node,) = (node for node in self.nodes if node.port == port)
@@ -235,6 +250,22 @@ def _owners(node: Node) -> list[tuple[int, ...]]:
         (served_by[0][1], first, last, *(replica[1] for replica in served_by[1:]))
         for first, last, *served_by in told
     )
+
+
+def wait_for_replicas(primary: TestServer) -> None:
+    """Wait until somebody follows, and all who do have what there is by now."""
+
+    def role() -> Any:
+        with primary.client() as client:
+            return command_on(client, "ROLE")
+
+    sent = int(role()[1])
+
+    def have_it() -> bool:
+        replicas = role()[2]
+        return bool(replicas) and all(int(at) >= sent for _, _, at in replicas)
+
+    wait_until(have_it, "the replica")
 
 
 def existing_keys(node: Node, queue: str) -> list[str]:

@@ -122,6 +122,7 @@ def test_doctor_says_which_node_of_a_cluster_is_gone(tmp_path: Path) -> None:
             node.kill()
             told = examine(nodes.url)
             node.start()
+            nodes.wait_until_whole()  # Before the next is gone.
             assert not told.sound
             [finding] = [one for one in told.findings if one.level == "error"]
             assert finding.what == f"nothing listens at redis://127.0.0.1:{node.port}/0"

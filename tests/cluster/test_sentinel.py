@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from cluster.nodes import closing
+from cluster.nodes import closing, wait_for_replicas
 from cluster.watched import NAME, Watched, follow, role
 from engine_support import take
 from faults.shells import Shell, open_queue
@@ -32,6 +32,7 @@ def queue(watched: Watched, slow_shell: Shell, name: str) -> Iterator[Queue]:
 def fail_over(watched: Watched) -> None:
     """Let the replica take over, in good order."""
     before = watched.primary()
+    wait_for_replicas(before)  # The Sentinel does not.
     watched.ask("FAILOVER", NAME)
     watched.wait_for_another(before)
 
@@ -54,6 +55,7 @@ def test_a_primary_that_is_killed_is_replaced_and_calls_wait_for_that(
     watched: Watched, queue: Queue
 ) -> None:
     queue.add(b"x")
+    wait_for_replicas(watched.primary())
     watched.primary().kill()
     assert queue.add(b"y")
     assert queue.counts().ready == 2
@@ -90,9 +92,13 @@ def test_one_that_was_replaced_and_lives_is_left_within_moments(
     queue.add(b"x", delay=3600)
     before = watched.primary()
     fail_over(watched)
-    with before.client() as client:
-        command_on(client, "REPLICAOF", "NO", "ONE")  # Should it know already.
-    assert role(before) == b"master"
+
+    def is_primary_again() -> bool:
+        with before.client() as client:
+            command_on(client, "REPLICAOF", "NO", "ONE")  # Should it know already.
+        return role(before) == b"master"
+
+    wait_until(is_primary_again, "the old one to take calls")
     queue.add(b"y", id="b")
     with watched.primary().client() as client:
         assert command_on(client, "HEXISTS", f"hf:{{{queue.name}}}:jobs", "b")
@@ -118,7 +124,7 @@ def test_a_sentinel_that_does_not_answer_keeps_nobody_from_the_primary(
         monkeypatch.setattr(f"holdfast.{module}.FIND_SECONDS", 0.3)
     monkeypatch.setattr("holdfast.topology.CONFIRM_SECONDS", 0.2)
     watched = Watched(tmp_path)
-    with closing(watched), open_queue(slow_shell, name, watched.url, patience=2) as queue:
+    with closing(watched), open_queue(slow_shell, name, watched.url, patience=DEADLINE) as queue:
         queue.add(b"x")
         watched.freeze_sentinel()
         time.sleep(0.2)  # Now it has to be asked.
@@ -163,6 +169,8 @@ def test_a_worker_goes_on_with_the_next_primary(watched: Watched, name: str) -> 
         with at_work(worker):
             queue.add(b"x", id="before")
             wait_until(lambda: ran == ["before"], "the first run")
+            wait_until(lambda: not queue.counts().leased, "its end")
+            wait_for_replicas(watched.primary())  # Else it runs once more.
             watched.primary().kill()
             queue.add(b"x", id="after")
             wait_until(lambda: ran == ["before", "after"], "the second run")

@@ -639,7 +639,7 @@ def partial_cluster(cluster: Nodes) -> Iterator[Nodes]:
 
 def test_a_lost_node_stops_nobody_but_its_shards(partial_cluster: Nodes, name: str) -> None:
     cluster = partial_cluster
-    with ShardedQueue(name, Server(cluster.url, patience=0.2), shards=16) as queue:
+    with ShardedQueue(name, Server(cluster.url, patience=0), shards=16) as queue:
         queue.add_many([b"x"] * 100)
         lost = cluster.primary_of(queue.shards[0].name)
         cluster.replica_of(queue.shards[0].name).kill()
@@ -658,12 +658,12 @@ def test_what_is_leased_does_not_lapse_while_a_lost_node_is_waited_for(
     partial_cluster: Nodes, name: str
 ) -> None:
     cluster = partial_cluster
-    with ShardedQueue(name, Server(cluster.url, patience=0.5), shards=32) as queue:
+    with ShardedQueue(name, Server(cluster.url, patience=1), shards=32) as queue:
         queue.add_many([b"x"] * 200)
         lost = cluster.primary_of(queue.shards[0].name)
         cluster.replica_of(queue.shards[0].name).kill()
         lost.kill()
-        leases = queue.lease_many(200, 3)
+        leases = queue.lease_many(200, 6)  # All shards of a lost node take longer.
         assert leases
         alive = [shard for shard in queue.shards if cluster.primary_of(shard.name) is not lost]
         for shard in alive:
@@ -673,7 +673,7 @@ def test_what_is_leased_does_not_lapse_while_a_lost_node_is_waited_for(
 
 def test_an_error_carries_what_was_completed_before_the_waiting(name: str) -> None:
     with own_server() as server:
-        queue = ShardedQueue(name, Server(server.url, patience=0.1), shards=SHARDS)
+        queue = ShardedQueue(name, Server(server.url, patience=0), shards=SHARDS)
         queue.add(b"x")
         leases = queue.lease_many(1, 30)
         with queue.events() as events, ThreadPoolExecutor(1) as threads:
@@ -696,7 +696,7 @@ def test_what_was_leased_goes_back_when_something_else_could_not_be_completed(
     partial_cluster: Nodes, name: str
 ) -> None:
     cluster = partial_cluster
-    with ShardedQueue(name, Server(cluster.url, patience=0.2), shards=16) as queue:
+    with ShardedQueue(name, Server(cluster.url, patience=0), shards=16) as queue:
         lost = cluster.primary_of(queue.shards[0].name)
         mine = next(s for s in queue.shards if cluster.primary_of(s.name) is not lost)
         queue.shards[0].add(b"x")

@@ -95,8 +95,8 @@ def fail_over(cluster: Nodes, name: str, times: int, replicas: int) -> None:
     def kill(name: str) -> float:
         primary = cluster.primary_of(name)
         own = [one for one in names if cluster.primary_of(one) is primary]
-        cut = time.monotonic()
         primary.kill()
+        cut = time.monotonic()
         with as_it_was(primary) as url:  # The other side of the cut.
             for one in own:
                 with Queue(one, url) as queue:
@@ -106,8 +106,8 @@ def fail_over(cluster: Nodes, name: str, times: int, replicas: int) -> None:
 
     def freeze(name: str) -> float:
         primary = cluster.primary_of(name)
-        cut = time.monotonic()
         primary.freeze()
+        cut = time.monotonic()
         cluster.wait_for_another(name, primary)
         return cut
 
@@ -143,8 +143,8 @@ def test_failovers_again_and_again(cluster: Nodes, name: str, replicas: int) -> 
 def kill_primaries(watched: Watched, name: str, times: int, replicas: int) -> None:
     def kill(_: str) -> float:
         primary = watched.primary()
-        cut = time.monotonic()
         primary.kill()
+        cut = time.monotonic()
         watched.wait_for_another(primary)
         return cut
 

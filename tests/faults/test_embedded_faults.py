@@ -21,7 +21,7 @@ from faults.shells import Shell, open_queue
 from faults.stored import payloads
 from faults.theatre import both_shells
 from holdfast import NewJob, Queue, ServerUnavailable
-from support import wait_until
+from support import DEADLINE, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_a_sleeper_wakes_up_on_the_server_that_took_over(
         assert queue.lease(600) is None
         kill_server(directory)
         cast.start("producer")
-        lease = queue.lease(600, wait=20)
+        lease = queue.lease(600, wait=2 * DEADLINE)
         cast.stop()
         assert lease is not None
         assert queue.complete(lease)

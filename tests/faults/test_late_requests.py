@@ -45,7 +45,7 @@ def test_a_late_request_to_wait_for_a_job_leases_nothing(theatre: Theatre) -> No
     """The server hears of a sleeper whose client went on long ago, and there is a job for it."""
     with theatre.stage(EMPTY, "late") as stage:
         theatre.proxy.plan([PASS, LATE])
-        assert stage.queue.lease(30, wait=0.01) is None
+        assert stage.queue.lease(30, wait=0.5) is None
         assert theatre.proxy.made == [Kind.LATE]
         assert stage.queue.add("newer", id="newer")
         theatre.proxy.deliver_late()

@@ -53,6 +53,9 @@ from support import (
 BRIEFLY = 0.1
 """Seconds of patience of those who are to see an error."""
 
+TWICE = 2.0
+"""Seconds of patience of those who are to see one error after another in the same call."""
+
 SLACK = 8.0
 """Seconds that a slow machine may take, and less than a patient client waits for one reply."""
 
@@ -416,6 +419,7 @@ def test_a_server_whose_disk_is_full_refuses_until_there_is_room_and_then_has_it
         server.kill()
         server.start()
         assert Behind(client, queue).everything() == stored
+        queue.close()  # To find out that its connection is lost takes patience.
         goes_on(queue, lease)
 
 
@@ -484,7 +488,7 @@ def test_who_loses_a_reply_and_then_the_password_is_told_that_the_outcome_is_unk
         command_on(client, "ACL", "SETUSER", "me", "on", "~*", "&*", "+@all")
         let_in(SECRET)
         url = with_login(proxy.url, f"me:{SECRET}")
-        with own_queue(shell, server, url=url) as queue:
+        with own_queue(shell, server, url=url, patience=TWICE) as queue:
             queue.add("x", id="x")
             proxy.plan([replace(cut_reply(), after=lambda: let_in("another"))])
             error = told(lambda: queue.add("y", id="y"))
@@ -508,7 +512,8 @@ def test_a_user_who_is_removed_is_told_so_and_goes_on_when_back(shell: Shell) ->
 
     with own_server() as server, server.client() as client:
         put_back()
-        with own_queue(shell, server, url=with_login(server.url, f"me:{SECRET}")) as queue:
+        url = with_login(server.url, f"me:{SECRET}")
+        with own_queue(shell, server, url=url, patience=TWICE) as queue:
             queue.add_many(["x", "y"])
             lease = take(queue)
             command_on(client, "ACL", "DELUSER", "me")

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 
 import hiredis
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import AsyncQueue, AsyncServer, HoldfastError, InvalidArgument, Queue, Server, wire
@@ -304,13 +304,11 @@ def url_of(address: Address) -> str:
     return f"{scheme}+{address.kind}://{login}{listed}{path}?{urlencode(options, quote_via=quote)}"
 
 
-@settings(deadline=None)
 @given(addresses())
 def test_every_address_has_a_url_that_is_read_as_that_address(address: Address) -> None:
     assert parse(url_of(address)) == address
 
 
-@settings(deadline=None)
 @given(addresses())
 def test_what_is_shown_leads_to_the_same_place(address: Address) -> None:
     again = parse(str(address))
@@ -340,7 +338,6 @@ def read(url: str) -> Address | str:
         return "".join(traceback.format_exception(error, limit=0))
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_no_url_does_anything_but_name_a_server_or_be_refused(url: str) -> None:
     address = read(url)
@@ -354,7 +351,6 @@ def test_no_url_does_anything_but_name_a_server_or_be_refused(url: str) -> None:
 SECRET = "hunter2"
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(PIECES), max_size=4).map("".join),
     st.lists(st.sampled_from(PIECES), max_size=4).map("".join),

@@ -555,7 +555,7 @@ def _utf8(text: str) -> bytes | None:
         return None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     name=NAMES.filter(lambda name: not name.startswith("}")),
     jobs=st.dictionaries(NAMES, st.binary(max_size=200), min_size=1, max_size=5),

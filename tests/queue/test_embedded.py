@@ -33,6 +33,7 @@ from holdfast.errors import (
     ServerUnavailable,
     UnsupportedServer,
 )
+from support import DEADLINE
 
 # Forking with threads around is what some of these tests are about.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -357,7 +358,7 @@ def test_a_server_that_takes_long_to_load_is_reported_as_loading(
     kill_server(user.directory)
     user.socket.unlink(missing_ok=True)
     monkeypatch.chdir(user.directory)
-    monkeypatch.setattr(embedded, "PATIENCE", 1)
+    monkeypatch.setattr(embedded, "PATIENCE", 3)
     with (
         socket.create_server("server.sock", family=socket.AF_UNIX) as loading,
         embedded._locked("server.lock", time.monotonic() + 20) as alone,
@@ -403,22 +404,32 @@ def test_the_last_one_out_stops_it_and_the_next_one_in_finds_everything(user: Em
     assert connect(user).get("key") == "value"
 
 
-def test_who_closes_while_it_starts_leaves_it(directory: Path) -> None:
+def test_who_closes_while_it_starts_leaves_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory.mkdir(mode=0o700)
     queue = AsyncQueue("q", f"embedded://{directory}")
+    begun, ensure = threading.Event(), Embedded.ensure
+
+    def begin(user: Embedded, seconds: float) -> Path:
+        begun.set()
+        return ensure(user, seconds)
+
+    monkeypatch.setattr(Embedded, "ensure", begin)
 
     async def begin_and_close() -> None:
         with embedded._locked(directory / "start.lock", time.monotonic()) as alone:
             assert alone
             task = asyncio.create_task(queue.counts())
-            await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(begun.wait, DEADLINE)
             task.cancel()
             closing = asyncio.create_task(queue.close())
             await asyncio.sleep(0.01)
         await closing
 
     asyncio.run(begin_and_close())
-    assert not has_users(directory)
+    # Who keeps new users out while it stops the server has the lock, too.
+    wait_until(lambda: not has_users(directory), "the place is free")
     wait_for_end(pid_in(directory, "server.lock"))
 
 
@@ -856,7 +867,7 @@ def test_a_binary_that_does_not_say_its_version_in_time_is_reported(
 def test_a_call_that_was_sent_to_a_server_that_does_not_come_back_has_an_unknown_outcome(
     user: Embedded, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
-    with open_queue(shell, "q", f"embedded://{user.directory}", patience=1) as queue:
+    with open_queue(shell, "q", f"embedded://{user.directory}", patience=3) as queue:
         queue.add(b"x", id="x")
         binary_that(user, monkeypatch, "echo no luck today; exit 1")
         kill_server(user.directory)

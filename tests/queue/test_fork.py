@@ -28,7 +28,7 @@ def connection(server):
 def in_child(function):
     reader, writer = os.pipe()
     if os.fork() == 0:
-        signal.alarm(10)  # A child that waits for ever ends without an answer.
+        signal.alarm(60)  # A child that waits for ever ends without an answer.
         try:
             os.write(writer, json.dumps(function()).encode())
         finally:

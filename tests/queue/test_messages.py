@@ -32,7 +32,7 @@ def server() -> Iterator[TestServer]:
         yield server
 
 
-def said(shell: Shell, url: str, *, patience: float = 0.1) -> HoldfastError:
+def said(shell: Shell, url: str, *, patience: float = 0) -> HoldfastError:
     with open_queue(shell, "q", url, patience=patience) as queue, pytest.raises(HoldfastError) as e:
         queue.add(b"x")
     return e.value

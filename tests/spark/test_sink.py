@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from holdfast import Queue
+from spark.pipeline.support import wait_long
 from spark.support import Options, payloads
-from support import wait_until
 
 
 def write(table: DataFrame, options: Options, **more: str) -> None:
@@ -89,7 +89,7 @@ def test_a_task_that_is_tried_again_adds_its_rows_once(
     table = spark.range(0, 4000, 1, 2).selectExpr("cast(id as string) value")
     write(table.mapInArrow(fail_once, table.schema), options, stagedFor="1")
     assert sorted(payloads(live_queue)) == sorted(b"%d" % n for n in range(4000))
-    wait_until(lambda: nothing_is_staged(live_queue), "staging to be gone")
+    wait_long(lambda: nothing_is_staged(live_queue), "staging to be gone")
 
 
 def test_a_write_that_fails_adds_nothing_and_its_staging_goes_in_time(
@@ -102,7 +102,7 @@ def test_a_write_that_fails_adds_nothing_and_its_staging_goes_in_time(
     with pytest.raises(PySparkException, match="the last row"):
         write(bad, options, stagedFor="1")
     assert live_queue.counts().waiting == 0
-    wait_until(lambda: nothing_is_staged(live_queue), "staging to be gone")
+    wait_long(lambda: nothing_is_staged(live_queue), "staging to be gone")
     assert live_queue.counts().waiting == 0
 
 

@@ -15,8 +15,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast import Queue
 from holdfast.spark.claiming import BEFORE_ALL, Claiming
 from holdfast.spark.options import source_options
+from spark.pipeline.support import wait_long
 from spark.support import Options, java_of, payloads, source_processes
-from support import TestServer, wait_until
+from support import TestServer
 
 Start = Callable[..., StreamingQuery]
 
@@ -59,6 +60,12 @@ def numbers(count: int, first: int = 0) -> list[str]:
     return [str(number) for number in range(first, first + count)]
 
 
+def is_done(queue: Queue) -> bool:
+    """Say whether nothing waits and nothing is held, at one moment."""
+    counts = queue.counts()
+    return counts.ready == counts.leased == 0
+
+
 def test_what_is_there_is_drained_in_batches_and_settled(
     live_queue: Queue, start: Start, written: Callable[..., list[int]]
 ) -> None:
@@ -85,8 +92,8 @@ def test_a_stream_that_is_idle_has_settled_what_it_did(
 ) -> None:
     query = start()
     live_queue.add_many(numbers(10))
-    wait_until(lambda: not query.isActive or live_queue.counts().leased, "a claim")
-    wait_until(lambda: not query.isActive or live_queue.counts().leased == 0, "its end")
+    wait_long(lambda: not query.isActive or live_queue.counts().leased, "a claim")
+    wait_long(lambda: not query.isActive or live_queue.counts().leased == 0, "its end")
     assert query.isActive
     assert written() == list(range(10))
 
@@ -109,12 +116,12 @@ def test_the_older_of_two_readers_of_one_name_is_fenced(
 ) -> None:
     live_queue.add_many(numbers(10))
     older = start("one")
-    wait_until(lambda: live_queue.counts().ready == 0 and live_queue.counts().leased == 0)
+    wait_long(lambda: is_done(live_queue), "all to be settled")
     newer = start("two")
     with pytest.raises(StreamingQueryException, match="Fenced"):
         older.awaitTermination(60)
     live_queue.add_many(numbers(10, 10))
-    wait_until(lambda: live_queue.counts().ready == 0 and live_queue.counts().leased == 0)
+    wait_long(lambda: is_done(live_queue), "all to be settled")
     assert newer.isActive
     assert (written("one"), written("two")) == (list(range(10)), list(range(10, 20)))
 
@@ -154,7 +161,7 @@ def test_a_claim_that_was_given_back_is_not_replayed_with_other_jobs(
         live_queue.tidy(force=True)
         return live_queue.counts().ready == 10
 
-    wait_until(given_back, "the claim to lapse")
+    wait_long(given_back, "the claim to lapse")
     with pytest.raises(StreamingQueryException, match="claim 0 of reader 'r' cannot be replayed"):
         start().awaitTermination(120)
     assert live_queue.counts().ready == 10
@@ -173,7 +180,7 @@ def test_a_stream_goes_on_after_its_source_process_was_killed(
 ) -> None:
     live_queue.add_many(numbers(3000))
     query = start(maxJobsPerTrigger="500")
-    wait_until(lambda: live_queue.counts().leased, "a claim")
+    wait_long(lambda: live_queue.counts().leased, "a claim")
     for process in source_processes(java_of(spark)):
         os.kill(process, signal.SIGKILL)
     with pytest.raises(StreamingQueryException):
@@ -189,9 +196,9 @@ def test_a_stream_that_is_stopped_holds_one_batch_at_most(
 ) -> None:
     live_queue.add_many(numbers(3000))
     query = start(maxJobsPerTrigger="100")
-    wait_until(lambda: live_queue.counts().leased == 200, "a claim ahead")
+    wait_long(lambda: live_queue.counts().leased == 200, "a claim ahead")
     query.stop()
-    wait_until(lambda: live_queue.counts().leased <= 100, "its return")
+    wait_long(lambda: live_queue.counts().leased <= 100, "its return")
     assert all(job.lapses == 0 for job in live_queue.peek(1000))
     again = start(maxJobsPerTrigger="1000", now=True)
     assert again.awaitTermination(300)

@@ -102,7 +102,8 @@ def main(url: str, queue: str, root: str, step: str) -> None:
     if step == "without its local directories":  # As after a cleaner of /tmp.
         shutil.rmtree(local)
     with Pipeline(bytes.fromhex(queue).decode(), url, roots=root) as pipeline:
-        pipeline.work(spark, concurrency=1, lease=1)
+        # What it held when it died comes back soon; who lives on must not lose it.
+        pipeline.work(spark, concurrency=1, lease=15 if STEPS[step] == "live on" else 1)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from holdfast.spark import Handle, Pipeline
 from holdfast.spark.pipeline import planning, publishing, working
 from holdfast.spark.pipeline.files import Files
 from holdfast.worker import Retry
-from spark.pipeline.support import finish, must_be_published, names, numbers
-from support import wait_until
+from spark.pipeline.support import finish, must_be_published, names, numbers, wait_long
 
 
 def forgotten(handle: Handle) -> bool:
@@ -35,9 +34,9 @@ def test_an_id_that_was_forgotten_can_be_used_again(
     numbers(spark, root / "in", rows=100, files=2)
     common: dict[str, Any] = {"id": "daily", "input": "in/*.parquet", "output": "out", "mode": mode}
     with pipeline.working(spark):
-        first = pipeline.submit("big_enough", params={"least": 90}, keep_for=1, **common)
+        first = pipeline.submit("big_enough", params={"least": 90}, keep_for=3, **common)
         must_be_published(first, root)
-        wait_until(lambda: forgotten(first), "it to be forgotten")
+        wait_long(lambda: forgotten(first), "it to be forgotten")
         again = pipeline.submit("big_enough", params={"least": 50}, **common)
         must_be_published(again, root)
         assert again.read(spark).count() == 50
@@ -50,7 +49,7 @@ def test_a_request_is_done_for_as_long_as_it_is_there(
 ) -> None:
     numbers(spark, root / "in", rows=100, files=1)
     with pipeline.working(spark):
-        handle = pipeline.submit("same", input="in/*.parquet", output="out", keep_for=0.001)
+        handle = pipeline.submit("same", input="in/*.parquet", output="out", keep_for=2)
         states = {handle.wait().state}
         with suppress(RequestNotFound):
             while True:
@@ -164,14 +163,14 @@ def test_cancel_while_it_is_planned_leaves_nothing(
     def read_all(*given: Any) -> Any:
         frame = real(*given)
         handle.cancel()
-        wait_until(lambda: pipeline.queue.counts().ended == 1, "its publisher")
+        wait_long(lambda: pipeline.queue.counts().ended == 1, "its publisher")
         return frame
 
     monkeypatch.setattr(planning, "read_all", read_all)
     with pipeline.working(spark, concurrency=2):
-        wait_until(lambda: pipeline.queue.counts().leased == 0, "the plan to end")
+        wait_long(lambda: pipeline.queue.counts().leased == 0, "the plan to end")
         assert finish(handle).state == "cancelled"
-        wait_until(lambda: pipeline.queue.counts().leased == 0, "the plan to end")
+        wait_long(lambda: pipeline.queue.counts().leased == 0, "the plan to end")
     assert names(root) == ["in"]
 
 
@@ -193,7 +192,7 @@ def test_a_request_that_is_sealed_or_done_is_not_submitted_again(
     given: dict[str, Any] = {"id": "daily", "input": "in/*.parquet", "output": "out"}
     handle = pipeline.submit("same", **given, limit=0)
     with pipeline.working(spark):
-        wait_until(lambda: handle.progress().parts == 1, "the plan")
+        wait_long(lambda: handle.progress().parts == 1, "the plan")
         again = pipeline.submit("same", **given)
         again.set_limit(None)
         must_be_published(again, root)

@@ -32,8 +32,7 @@ from spark.pipeline.forging import (
     nasty,
     stamp,
 )
-from spark.pipeline.support import must_be_published, names
-from support import wait_until
+from spark.pipeline.support import must_be_published, names, wait_long
 
 SEEDS = range(3)
 
@@ -416,11 +415,11 @@ def test_a_staging_directory_that_became_a_link_is_not_written_to(
     staging = forger.planned()
     with pipeline.working(spark):  # It knows the plan already when the link is there.
         forger.part({"files": [str(root / "in/data.txt")]})
-        wait_until(lambda: pipeline.handle("r").progress().done == 1, "the first part")
+        wait_long(lambda: pipeline.handle("r").progress().done == 1, "the first part")
         staging.rename(root / "moved")
         staging.symlink_to(canaries.outside / "victim")
         part = forger.part({"files": [str(root / "in/data.txt")]})
-        wait_until(lambda: pipeline.handle("r").progress().failed == 1, "the second part")
+        wait_long(lambda: pipeline.handle("r").progress().failed == 1, "the second part")
     assert "leads out of" in why(pipeline.queue, part)
 
 

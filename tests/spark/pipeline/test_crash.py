@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.spark import Handle, Pipeline
 from spark.pipeline.doomed import STEPS
-from spark.pipeline.support import big_enough, must_be_published, numbers, rows, wait_long
+from spark.pipeline.support import PATIENCE, big_enough, must_be_published, numbers, rows, wait_long
 from support import TestServer
 
 SHORT = "after Spark wrote"
@@ -76,7 +76,7 @@ def survives(
         wait_long(lambda: running.poll() is not None, f"its end, {step}")
         expected = 1 if step in WITHOUT_JVM else -signal.SIGKILL
         assert running.returncode == expected, (root.parent / "said").read_text()
-    with pipeline.working(spark, lease=1):
+    with pipeline.working(spark):
         must_be_published(handle, root)
     the_plain_output(pipeline, spark, root)
 
@@ -105,7 +105,7 @@ def test_what_a_frozen_worker_wrote_too_late_is_not_in_the_output(
     with doomed(test_server, pipeline, root, step) as running:
         process = psutil.Process(running.pid)
         wait_long(lambda: process.status() == psutil.STATUS_STOPPED, "it to freeze")
-        with pipeline.working(spark, lease=1):
+        with pipeline.working(spark):
             must_be_published(handle, root)
         running.send_signal(signal.SIGCONT)
         said = root.parent / "said"
@@ -131,7 +131,7 @@ def test_a_worker_without_local_directories_leaves_and_another_does_its_parts(
             lambda: running.poll() is not None or handle.progress().ended, "it to leave, or fail"
         )
         assert handle.progress().failed == 0
-        assert running.wait(30) == 1
+        assert running.wait(PATIENCE) == 1
     said = (root.parent / "said").read_text()
     assert "SparkLost: Spark cannot work here" in said
     with pipeline.working(spark):

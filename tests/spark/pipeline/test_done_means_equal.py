@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from holdfast.spark import Handle, Pipeline, transform
-from spark.pipeline.support import finish, must_be_published, numbers, rows
-from support import wait_until
+from spark.pipeline.support import finish, must_be_published, numbers, rows, wait_long
 
 
 def table(df: DataFrame) -> DataFrame:
@@ -283,7 +282,7 @@ def test_parts_have_the_settings_of_the_plan_on_every_worker(
         "by_settings", input="in/*.parquet", output="out", part_size=1, limit=0
     )
     with pipeline.working(spark):
-        wait_until(lambda: handle.progress().parts == 2, "the plan")
+        wait_long(lambda: handle.progress().parts == 2, "the plan")
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
         spark.conf.set("spark.sql.ansi.enabled", "true")
         handle.set_limit(None)
@@ -314,7 +313,7 @@ def test_rows_of_a_session_with_other_settings_are_refused(
 def planned(spark: SparkSession, pipeline: Pipeline, root: Path, worker: Any) -> Handle:
     numbers(spark, root / "in", files=2)
     handle = pipeline.submit("same", input="in/*.parquet", output="out", part_size=1, limit=0)
-    wait_until(lambda: handle.progress().parts == 2, "the plan")
+    wait_long(lambda: handle.progress().parts == 2, "the plan")
     return handle
 
 

@@ -6,6 +6,7 @@ import importlib
 import logging
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,8 +17,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 from holdfast.spark import Pipeline, transform
 from holdfast.spark.pipeline import applying, pinning, transforms, working
 from holdfast.worker import Fail
-from spark.pipeline.support import must_be_published, numbers, rows
-from support import wait_until
+from spark.pipeline.support import must_be_published, numbers, rows, wait_long
 
 Import = Callable[[dict[str, str]], str]
 
@@ -178,11 +178,12 @@ def test_a_worker_that_is_unlike_the_planner_gives_parts_back_and_says_so_once(
     )
     real = working.unlike  # type: ignore[attr-defined]
     given_back = 0
+    one_at_a_time = threading.Lock()  # Two who patch the same would leave it patched.
 
     def unlike(plan, spark):  # type: ignore[no-untyped-def]
         nonlocal given_back
-        given_back += 1
-        with pytest.MonkeyPatch.context() as patch:
+        with one_at_a_time, pytest.MonkeyPatch.context() as patch:
+            given_back += 1
             if what == "code":
                 patch.setattr(pinning, "fingerprint", lambda function: "another")
             if what == "spark":
@@ -200,10 +201,10 @@ def test_a_worker_that_is_unlike_the_planner_gives_parts_back_and_says_so_once(
             return real(plan, spark)
 
     with pipeline.working(spark), caplog.at_level(logging.WARNING, "holdfast"):
-        wait_until(lambda: handle.progress().parts == 3, "the plan")
+        wait_long(lambda: handle.progress().parts == 3, "the plan")
         monkeypatch.setattr(working, "unlike", unlike)
         handle.set_limit(None)
-        wait_until(lambda: given_back >= 6, "parts to be given back")
+        wait_long(lambda: given_back >= 6, "parts to be given back")
         assert handle.progress().done == 0
         monkeypatch.setattr(working, "unlike", real)
         must_be_published(handle, root)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from holdfast import CodecError, InvalidArgument, WrongState
 from holdfast.spark import Pipeline
 from holdfast.spark.pipeline import attempts, working
 from spark.pipeline.support import (
+    PATIENCE,
     finish,
     grouped,
     must_be_published,
@@ -26,22 +29,31 @@ from spark.pipeline.support import (
     spans,
     wait_long,
 )
-from support import wait_until
 
 # ------------------------------------------------------------------------ turns
 
 
 def test_an_urgent_request_is_done_first_and_the_big_one_keeps_to_its_limit(
-    spark: SparkSession, pipeline: Pipeline, root: Path
+    spark: SparkSession, pipeline: Pipeline, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers(spark, root / "big", rows=4000, files=12)
     numbers(spark, root / "small", rows=100, files=1)
     big = pipeline.submit("same", input="big/*.parquet", output="out", limit=1, part_size=1)
+    begun, published = itertools.count(), threading.Event()
+
+    def run_part(*given: Any) -> Any:
+        """Have the second part of the big one take as long as the small one takes."""
+        if given[-1].request == big.id and next(begun):
+            assert published.wait(PATIENCE)
+        return attempts.run_part(*given)
+
+    monkeypatch.setattr(working, "run_part", run_part)
     with pipeline.working(spark, concurrency=2):
-        wait_until(lambda: big.progress().done >= 1, "the first part")
+        wait_long(lambda: big.progress().done >= 1, "the first part")
         small = pipeline.submit("same", input="small/*.parquet", output="quick", priority=90)
         must_be_published(small, root, "quick")
         assert not big.progress().ended
+        published.set()
         assert finish(big).state == "done"
     assert running_at_once(spans(big)) == 1
     assert len(spans(big)) == 12
@@ -53,7 +65,7 @@ def test_limit_and_priority_can_be_changed_while_it_runs(
     numbers(spark, root / "in", files=6)
     handle = pipeline.submit("same", input="in/*.parquet", output="out", limit=0, part_size=1)
     with pipeline.working(spark, concurrency=2):
-        wait_until(lambda: handle.progress().parts == 6, "the plan")
+        wait_long(lambda: handle.progress().parts == 6, "the plan")
         assert handle.progress().running == 0
         handle.set_priority(99)
         handle.set_limit(None)
@@ -117,7 +129,7 @@ def test_an_output_that_came_meanwhile_is_left_alone(
     numbers(spark, root / "in")
     handle = pipeline.submit("same", input="in/*.parquet", output="out", limit=0, max_failures=0)
     with pipeline.working(spark):
-        wait_until(lambda: handle.progress().parts == 1, "the plan")
+        wait_long(lambda: handle.progress().parts == 1, "the plan")
         (root / "out").mkdir()
         (root / "out/mine").touch()
         handle.set_limit(None)
@@ -324,10 +336,10 @@ def test_cancel_ends_it_and_leaves_nothing(
     numbers(spark, root / "in", files=6)
     handle = pipeline.submit("same", input="in/*.parquet", output="out", part_size=1, limit=1)
     with pipeline.working(spark):
-        wait_until(lambda: handle.progress().done >= 1, "the first part")
+        wait_long(lambda: handle.progress().done >= 1, "the first part")
         assert handle.cancel()
         assert finish(handle).state == "cancelled"
-        wait_until(lambda: names(root) == ["in"], "the staging to be gone")
+        wait_long(lambda: names(root) == ["in"], "the staging to be gone")
 
 
 # --------------------------------------------------------------------- refusals

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from holdfast.spark import Pipeline, transform
 from holdfast.spark.pipeline import transforms, working
-from spark.pipeline.support import finish, must_be_published, numbers, rows
-from support import DEADLINE, wait_until
+from spark.pipeline.support import finish, must_be_published, numbers, rows, wait_long
+from support import DEADLINE
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -48,7 +48,7 @@ def test_a_worker_that_lost_its_spark_takes_no_more_in_the_background_either(
         pytest.raises(working.SparkLost, match="the price server is away"),
         pipeline.working(spark) as worker,
     ):
-        wait_until(lambda: not worker._controls, "it to stop by itself")
+        wait_long(lambda: not worker._controls, "it to stop by itself")
 
 
 both_are_there = threading.Barrier(2, timeout=DEADLINE)
