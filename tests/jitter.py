@@ -34,6 +34,7 @@ _random = random.Random(f"{_seed} {os.environ.get('PYTEST_XDIST_WORKER', '')}")
 def pytest_configure() -> None:
     if sys.version_info < (3, 12):
         raise pytest.UsageError("Jitter needs Python 3.12: make PYTHON=python3.12 VENV=… jitter")
+    os.kill = _noting
 
 
 def pytest_report_header() -> str:
@@ -63,14 +64,29 @@ def _freeze_children(over: threading.Event) -> None:
                 _freeze(_random.choice(children))
 
 
+_frozen: set[int] = set()
+"""Processes that a test froze, which only the test may thaw."""
+_kill = os.kill
+
+
+def _noting(pid: int, number: int) -> None:
+    if number == signal.SIGSTOP:
+        _frozen.add(pid)
+    elif number == signal.SIGCONT:
+        _frozen.discard(pid)
+    _kill(pid, number)
+
+
 def _freeze(process: psutil.Process) -> None:
-    if process.status() == psutil.STATUS_STOPPED:
-        return  # A test froze it, and thaws it.
-    process.send_signal(signal.SIGSTOP)
+    if process.pid in _frozen or process.status() == psutil.STATUS_STOPPED:
+        return
+    _kill(process.pid, signal.SIGSTOP)
     try:
         time.sleep(LONGEST * _random.random() ** 2)
     finally:
-        process.send_signal(signal.SIGCONT)
+        if process.pid not in _frozen:
+            with suppress(ProcessLookupError):
+                _kill(process.pid, signal.SIGCONT)
 
 
 @pytest.fixture(autouse=True)
