@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast import CodecError, InvalidArgument, WrongState
 from holdfast.spark import Pipeline
 from holdfast.spark.pipeline import attempts, working
+from holdfast.spark.pipeline.files import Files
 from spark.pipeline.support import (
     finish,
     grouped,
@@ -308,6 +310,16 @@ def test_parts_wait_for_room_on_a_full_disk_and_lose_no_try(
     told = [record for record in caplog.records if "no room for the output" in record.message]
     assert len(told) == 1
     assert "No space left on device" in told[0].message
+
+
+def test_a_file_that_has_no_room_leaves_nothing_behind(
+    spark: SparkSession, pipeline: Pipeline, small_disk: Path
+) -> None:
+    free = os.statvfs(small_disk)
+    (small_disk / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize))
+    with pytest.raises(Py4JJavaError, match="No space left on device"):
+        Files(spark, pipeline.roots).write(f"{small_disk}/manifest.json", b"{}")
+    assert names(small_disk) == ["ballast"]
 
 
 def counting(real: Any, calls: list[str]) -> Any:

@@ -128,11 +128,16 @@ class Files:
         there = self.where(path)
         made = self.where(f"{path}.{random_name()}.tmp")
         system = self._system(there)
-        stream = system.create(made, True)
         try:
-            stream.write(bytearray(content))
-        finally:
-            stream.close()
+            stream = system.create(made, True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+        except BaseException:  # On a full disk half of it is there, which nobody else removes.
+            with suppress(Exception):
+                system.delete(made, False)
+            raise
         system.delete(there, False)
         if not system.rename(made, there):
             raise OSError(f"{path}: it could not be written")
