@@ -312,6 +312,38 @@ def test_parts_wait_for_room_on_a_full_disk_and_lose_no_try(
     assert "No space left on device" in told[0].message
 
 
+def test_parts_wait_where_the_disk_has_no_room_for_a_directory_and_lose_no_try(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    small_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def allow(more: int) -> None:
+        about = os.statvfs(small_disk)
+        most = about.f_files - about.f_ffree + more
+        remount = ["mount", "-o", f"remount,nr_inodes={most}", str(small_disk)]
+        subprocess.run(remount, check=True)
+
+    monkeypatch.setattr(working, "FULL_SECONDS", 0.1)
+    expected = numbers(spark, root / "in", files=1)
+    tried: list[str] = []
+    monkeypatch.setattr(working, "run_part", counting(attempts.run_part, tried))
+    handle = pipeline.submit(
+        "same", input="in/*.parquet", output="disk/out", max_failures=0, limit=0
+    )
+    with pipeline.working(spark):
+        wait_long(lambda: handle.progress().parts == 1, "the plan")
+        allow(3)  # Spark needs more for the first file of a part.
+        handle.set_limit(None)
+        wait_long(lambda: len(tried) >= 2 or handle.progress().ended, "it to be tried again")
+        assert handle.progress().failed == 0
+        allow(1000)
+        must_be_published(handle, small_disk)
+    assert [done.tries for _, done in handle.parts() if done] == [1]
+    assert rows(handle.read(spark)) == rows(expected)
+
+
 def test_a_file_that_has_no_room_leaves_nothing_behind(
     spark: SparkSession, pipeline: Pipeline, small_disk: Path
 ) -> None:

@@ -151,7 +151,7 @@ class Files:
         """Make a directory, and those above it."""
         where = self.where(path)
         if not self._system(where).mkdirs(where):
-            raise OSError(f"{path}: the directory could not be made")
+            raise OSError(f"Mkdirs failed to create {as_url(path)}")
 
     def move(self, path: str, to: str) -> bool:
         """Give a file or directory another name; False when it is not there."""
