@@ -61,19 +61,20 @@ class Victim:
         return self.process.poll() is not None
 
     def kill_the_jvm(self) -> None:
-        self._look()
+        self.look()
         os.kill(int(self._jvm.read_text()), signal.SIGKILL)
 
     def kill(self) -> None:
         """Kill all of it at once, as the kernel does where memory is short."""
-        for process in self._look():
+        for process in self.look():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait()
 
     def freeze(self) -> None:
-        for process in self._look():
-            process.suspend()
+        for process in self.look():
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
 
     def thaw(self) -> None:
         for process in reversed(self._known):
@@ -84,7 +85,7 @@ class Victim:
         """Return what still runs of it: its JVM, and the Python processes of its Spark."""
         return [process for process in self._known if _runs(process)]
 
-    def _look(self) -> list[psutil.Process]:
+    def look(self) -> list[psutil.Process]:
         """Return its processes, and remember them: when it is dead, nobody knows its children."""
         this = psutil.Process(self.pid)
         self._known += [
@@ -95,7 +96,7 @@ class Victim:
     def end(self) -> None:
         """Leave nothing of it, whatever became of the test."""
         if not self.is_over:
-            self._look()
+            self.look()
         for process in self._known:
             with suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -216,7 +216,9 @@ def thaw(gate: Gate, victim: Victim, held: set[tuple[str, str]]) -> None:
 
 
 def remove_local_directories(gate: Gate, workers: list[Victim]) -> None:
+    """Remove the local directories of a worker in the middle of a part; then let it go on."""
     victim = gate.wait_for(workers)
+    victim.look()
     shutil.rmtree(victim.local)
     gate.open()
     must_leave(victim)
@@ -329,6 +331,7 @@ def test_a_request_survives_a_bad_day(
         assert watch.most == LIMIT, "parts that had a lease at the same time"
         assert len(watch.failed) == 2, "only the parts with bad files failed"
         tries = {part.number: done.tries for part, done in handle.parts() if done}
+        assert watch.lapses, "a worker was killed, and one was frozen"
         assert tries == {number: 1 + watch.lapses[number] for number in range(PARTS)}
         wait_long(lambda: not any(one.left() for one in victims), "all of them to be gone")
         assert pipeline.queue.audit() == []
