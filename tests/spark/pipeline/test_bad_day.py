@@ -219,7 +219,7 @@ def remove_local_directories(gate: Gate, workers: list[Victim]) -> None:
     """Remove the local directories of a worker in the middle of a part; then let it go on."""
     victim = gate.wait_for(workers)
     victim.look()
-    shutil.rmtree(victim.local)
+    victim.local.rename(victim.local.with_name("removed"))  # At once: it may be writing there.
     gate.open()
     must_leave(victim)
     workers.remove(victim)
