@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -55,6 +56,21 @@ def regrouped(df: DataFrame) -> DataFrame:
 @transform
 def summed(df: DataFrame, *, named: str = "total") -> DataFrame:
     return df.agg(F.sum("n").alias(named), F.count(F.lit(1)).alias("rows"))
+
+
+@transform
+def halved_at_the_gate(df: DataFrame, *, gate: str) -> DataFrame:
+    """Needs Python and a shuffle. While the gate is closed, rows wait and name their worker."""
+    closed, note = Path(gate, "closed"), Path(gate, str(os.getpid()))
+
+    @F.udf("long")
+    def half(n):  # type: ignore[no-untyped-def]  # Spark would look for more in the types.
+        while closed.exists():
+            note.touch()
+            time.sleep(0.02)
+        return n // 2
+
+    return df.withColumn("half", half("n")).repartition(2)
 
 
 @transform

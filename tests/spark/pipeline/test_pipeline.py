@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast import CodecError, InvalidArgument, WrongState
 from holdfast.spark import Pipeline
 from holdfast.spark.pipeline import attempts, working
+from holdfast.spark.pipeline.files import Files
 from spark.pipeline.support import (
     PATIENCE,
     finish,
@@ -320,6 +322,48 @@ def test_parts_wait_for_room_on_a_full_disk_and_lose_no_try(
     told = [record for record in caplog.records if "no room for the output" in record.message]
     assert len(told) == 1
     assert "No space left on device" in told[0].message
+
+
+def test_parts_wait_where_the_disk_has_no_room_for_a_directory_and_lose_no_try(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    small_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def allow(more: int) -> None:
+        about = os.statvfs(small_disk)
+        most = about.f_files - about.f_ffree + more
+        remount = ["mount", "-o", f"remount,nr_inodes={most}", str(small_disk)]
+        subprocess.run(remount, check=True)
+
+    monkeypatch.setattr(working, "FULL_SECONDS", 0.1)
+    expected = numbers(spark, root / "in", files=1)
+    tried: list[str] = []
+    monkeypatch.setattr(working, "run_part", counting(attempts.run_part, tried))
+    handle = pipeline.submit(
+        "same", input="in/*.parquet", output="disk/out", max_failures=0, limit=0
+    )
+    with pipeline.working(spark):
+        wait_long(lambda: handle.progress().parts == 1, "the plan")
+        allow(3)  # Spark needs more for the first file of a part.
+        handle.set_limit(None)
+        wait_long(lambda: len(tried) >= 2 or handle.progress().ended, "it to be tried again")
+        assert handle.progress().failed == 0
+        allow(1000)
+        must_be_published(handle, small_disk)
+    assert [done.tries for _, done in handle.parts() if done] == [1]
+    assert rows(handle.read(spark)) == rows(expected)
+
+
+def test_a_file_that_has_no_room_leaves_nothing_behind(
+    spark: SparkSession, pipeline: Pipeline, small_disk: Path
+) -> None:
+    free = os.statvfs(small_disk)
+    (small_disk / "ballast").write_bytes(bytes(free.f_bavail * free.f_frsize))
+    with pytest.raises(Py4JJavaError, match="No space left on device"):
+        Files(spark, pipeline.roots).write(f"{small_disk}/manifest.json", b"{}")
+    assert names(small_disk) == ["ballast"]
 
 
 def counting(real: Any, calls: list[str]) -> Any:

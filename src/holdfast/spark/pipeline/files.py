@@ -128,11 +128,16 @@ class Files:
         there = self.where(path)
         made = self.where(f"{path}.{random_name()}.tmp")
         system = self._system(there)
-        stream = system.create(made, True)
         try:
-            stream.write(bytearray(content))
-        finally:
-            stream.close()
+            stream = system.create(made, True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+        except BaseException:  # On a full disk half of it is there, which nobody else removes.
+            with suppress(Exception):
+                system.delete(made, False)
+            raise
         system.delete(there, False)
         if not system.rename(made, there):
             raise OSError(f"{path}: it could not be written")
@@ -146,7 +151,7 @@ class Files:
         """Make a directory, and those above it."""
         where = self.where(path)
         if not self._system(where).mkdirs(where):
-            raise OSError(f"{path}: the directory could not be made")
+            raise OSError(f"Mkdirs failed to create {as_url(path)}")
 
     def move(self, path: str, to: str) -> bool:
         """Give a file or directory another name; False when it is not there."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -24,6 +26,12 @@ from holdfast.spark.pipeline.order import Blocks, Bytes, PartData
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*: ")
 _FRAME: Final = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _FULL: Final = re.compile(r"No space left on device|[Qq]uota\b.* exceeded")
+_NOT_MADE: Final = re.compile(
+    r"Mkdirs failed to create file:(/[^\n]*?)(?: \(exists=|$)", re.MULTILINE
+)
+_LEAST_BYTES: Final = 2**20
+_LEAST_FILES: Final = 100
+"""With less than this left on its disk, a directory that could not be made had no room."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _LONGEST: Final = 2000
 _PROBE_BYTES: Final = 2**18
@@ -109,9 +117,22 @@ def is_output_full(error: BaseException) -> bool:
     """Tell whether there was no room for the output.
 
     Spark writes the output through Hadoop's file systems, and its local directories without them.
+    Java does not say why it could not make a directory, so the disk is asked.
     """
     text = str(error)
+    if (not_made := _NOT_MADE.search(text)) and _is_full(Path(not_made[1])):
+        return True
     return bool(_FULL.search(text)) and "org.apache.hadoop.fs." in text
+
+
+def _is_full(path: Path) -> bool:
+    """Tell whether next to nothing is left on the disk of a path, which need not exist."""
+    for place in (path, *path.parents):
+        with suppress(OSError):
+            disk = os.statvfs(place)
+            few_files = disk.f_files > 0 and disk.f_favail < _LEAST_FILES
+            return few_files or disk.f_bavail * disk.f_frsize < _LEAST_BYTES
+    return False
 
 
 # ----------------------------------------------------------------------- in words
