@@ -178,6 +178,10 @@ ACCEPTED: dict[str, Build] = {
     "the name of the file, later": lambda df: (
         df.select("n").where("n > 1").select("_metadata.file_name")
     ),
+    "a cipher with a vector, or without need of one": lambda df: df.selectExpr(
+        "aes_encrypt(name, '0123456789abcdef', 'ECB') AS a",
+        "aes_encrypt(name, '0123456789abcdef', 'CBC', 'PKCS', '0123456789abcdef') AS b",
+    ),
     "a cache without an action": lambda df: df.where("n > 3").cache().select("n"),
     "a table that is collected": lambda df: df.where(
         F.col("n").isin([row.n for row in table(df).collect()])
@@ -323,6 +327,20 @@ REFUSED: dict[str, tuple[Build, str]] = {
             df, "SELECT * FROM part WHERE n > (SELECT max(r) FROM (SELECT rand() r FROM other))"
         ),
         "uses rand()",
+    ),
+    "a cipher with a random vector": (
+        lambda df: df.selectExpr("aes_encrypt(name, '0123456789abcdef') AS a"),
+        "aes_encrypt() without an initialization vector",
+    ),
+    "a stream": (
+        lambda df: df.join(
+            df.sparkSession.readStream.format("rate").load().withColumnRenamed("value", "n"), "n"
+        ),
+        "reads a stream",
+    ),
+    "a fact of the session": (
+        lambda df: df.withColumn("u", F.current_user()),
+        "depends on the session of a worker",
     ),
     "a UDF that is not deterministic": (
         lambda df: df.withColumn("m", F.udf(lambda n: n, "long").asNondeterministic()("n")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -11,7 +11,13 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.pipeline.gate import Gate, behind_a_gate, forget_cached
-from holdfast.spark.pipeline.rowwise import reads_file_facts, refuse_unequal
+from holdfast.spark.pipeline.rowwise import (
+    constants,
+    fingerprint,
+    reads_file_facts,
+    refuse_staged_names,
+    refuse_unequal,
+)
 from holdfast.spark.pipeline.transforms import Transform, UnknownTransform, find
 from holdfast.spark.pipeline.trouble import Permanent, is_bug, is_lost, reason
 from holdfast.worker import Fail, Release, Retry
@@ -19,6 +25,8 @@ from holdfast.worker import Fail, Release, Retry
 Rows: TypeAlias = Literal["open", "empty"]
 
 GIVEN_BACK_SECONDS: Final = 30.0
+_ALL_ROWS: Final = "holdfast_all_rows"
+"""The view that a finish is given, in a session of its own."""
 
 
 class GivenBack(Release):
@@ -34,30 +42,42 @@ class Trial(NamedTuple):
 
     schema: StructType
     reads_file_facts: bool
+    constants: str
+    """A fingerprint of the constants in its plan; "" if each part may have its own."""
 
 
 def tried(name: str, params: dict[str, object], frame: DataFrame) -> Trial:
     """Call a transform before there is a part, and refuse it for the reasons that parts have.
 
     It cannot read the input. A transform with per_part=True may run queries, and finds no rows.
+    Others are called twice, as each part calls them again, and must build the same plan.
     """
     found, given = _known(name, params)
     with _gated(frame) as (gated, gate):
         result = called(found, given, gated, gate, "empty")
-        return Trial(result.schema, reads_file_facts(result, gate))
+        if found.per_part:
+            return Trial(result.schema, reads_file_facts(result, gate), "")
+        first = constants(result)
+        second = constants(called(found, given, gated, gate, "empty"))
+        if first != second:
+            raise _other_constants(name, sorted(set(first) - set(second)))
+        return Trial(result.schema, reads_file_facts(result, gate), fingerprint(first))
 
 
 @contextmanager
 def transformed(
-    name: str, params: dict[str, object], frame: DataFrame, rows: Rows
+    name: str, params: dict[str, object], frame: DataFrame, rows: Rows, planned: str
 ) -> Iterator[DataFrame]:
     """Give the result of a transform over a part; refuse it if one job would differ.
 
-    rows  "open" to read them when it is written; "empty" where the input has no files
+    rows     "open" to read them when it is written; "empty" where the input has no files
+    planned  the fingerprint of the constants in its plan, if all parts must have the same
     """
     found, given = _known(name, params)
     with _gated(frame) as (gated, gate):
         result = called(found, given, gated, gate, rows)
+        if planned and not found.per_part and fingerprint(constants(result)) != planned:
+            raise _other_constants(name)
         gate.state = rows
         yield result
 
@@ -103,9 +123,24 @@ def _looked(name: str) -> Fail:
     )
 
 
+def _other_constants(name: str, seen: Sequence[str] = ()) -> Fail:
+    example = f" ({' '.join(seen)[:100]})" if seen else ""
+    return Fail(
+        f"{name} does not build the same plan each time: it has other constants{example} in each "
+        "call, and so in each part. Pass times, random numbers and facts of one machine as "
+        "parameters of the request, or declare the transform with @transform(per_part=True)"
+    )
+
+
 def finished(name: str, params: dict[str, object], frame: DataFrame) -> DataFrame:
-    """Return the result of the finish transform, which sees all rows and is not checked."""
-    return call(*_known(name, params), frame)
+    """Return the result of the finish transform, which sees all rows.
+
+    It finds them in a view, which has no `_metadata`: they are in files of ours.
+    """
+    frame.createTempView(_ALL_ROWS)
+    result = call(*_known(name, params), frame.sparkSession.table(_ALL_ROWS))
+    refuse_staged_names(name, result)
+    return result
 
 
 def _known(name: str, params: dict[str, object]) -> tuple[Transform, dict[str, Any]]:

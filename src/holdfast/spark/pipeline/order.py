@@ -98,6 +98,8 @@ class Plan(msgspec.Struct, frozen=True):
     """A fingerprint of the code of its transforms."""
     spark: str
     """The version of Spark."""
+    constants: str = ""
+    """A fingerprint of the constants in the plan of the transform; "" where parts may differ."""
 
 
 class Blocks(msgspec.Struct, frozen=True, tag="blocks"):

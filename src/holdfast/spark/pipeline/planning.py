@@ -107,6 +107,7 @@ def _plan(spark: SparkSession, order: Order) -> Plan:
         settings=settings_of(session),
         code=code,
         spark=spark.version,
+        constants=trial.constants,
     )
 
 

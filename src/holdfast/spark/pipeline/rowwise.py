@@ -8,6 +8,7 @@ refused. Branches that do not read the part may do anything that gives each part
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from functools import cached_property
@@ -76,6 +77,24 @@ _TOLD_DAY: Final = re.compile(
     r"\b(?:cast|to_date|to_timestamp\w*)\(\s*(now|today|tomorrow|yesterday)\b(?!#)", re.IGNORECASE
 )
 """Words that Spark reads as a time when it runs the query."""
+_OF_SESSION: Final = frozenset(
+    {
+        "current_catalog()",
+        "current_database()",
+        "current_schema()",
+        "current_timezone()",
+        "current_user()",
+        "session_user()",
+        "user()",
+    }
+)
+_RANDOM_VECTOR: Final = re.compile(
+    r"\baes_encrypt\(.*, (?:GCM|CBC|DEFAULT), \w+, cast\( as binary\), ", re.IGNORECASE
+)
+"""Spark draws an initialization vector for each call, though it calls that deterministic."""
+_COLUMN: Final = re.compile(r" AS .*#\d+L?$|\blambda \w+|[^\s(),\[\]]*#\d+L?")
+"""What is numbered or named anew in each plan: columns, aliases and the arguments of lambdas."""
+_WORD: Final = re.compile(r"[^\s(),\[\]]+")
 _WAY_OUT: Final = (
     "Move it into a transform for finish=, which sees all rows; or declare the transform with "
     "@transform(per_part=True) if each part may have a result of its own"
@@ -93,8 +112,34 @@ def refuse_unequal(name: str, frame: DataFrame, gate: Gate) -> None:
 def reads_file_facts(frame: DataFrame, gate: Gate) -> bool:
     """Tell whether a transform asks for the names of files: then they must not be divided."""
     plan = _Plan(frame, gate)
-    texts = (text for node in plan.root.all() for text in node.texts)
-    return next(plan.places(), None) is not None or any("input_file_" in text for text in texts)
+    return next(plan.places(), None) is not None or plan.asks_for_input_files()
+
+
+def refuse_staged_names(name: str, frame: DataFrame) -> None:
+    """Refuse a finish that asks for the names of files: it reads what parts wrote."""
+    if _Plan(frame, None).asks_for_input_files():
+        raise Fail(
+            f"{name} asks for the names of files, and a finish reads what parts wrote. Keep the "
+            "name in a column: the transform of the request can read _metadata.file_path"
+        )
+
+
+def constants(frame: DataFrame) -> list[str]:
+    """Return the constants and functions of a plan, in an order that says nothing.
+
+    Python may put the time, a random number or the name of a machine into a plan as a constant.
+    Then each call of the transform gives another plan, and each part other rows.
+    """
+    words: list[str] = []
+    for node in _Plan(frame, None).root.all():
+        for text in node.texts:
+            words += _WORD.findall(_COLUMN.sub("", text))
+    return sorted(words)
+
+
+def fingerprint(words: list[str]) -> str:
+    """Return a short form of constants, by which two plans are compared."""
+    return hashlib.sha256("\n".join(words).encode(errors="surrogatepass")).hexdigest()
 
 
 def _refuse_way(name: str, node: _Node) -> None:
@@ -175,6 +220,8 @@ def _refuse_side(name: str, node: _Node, side: str) -> None:
 
 def _refuse_moments(name: str, plan: _Plan) -> None:
     """Refuse values that depend on when or where a row is computed, anywhere in the plan."""
+    if plan.java.isStreaming():
+        raise Fail(f"{name} reads a stream, and parts read it at different times. Read a table")
     if any(node.kind == "Sample" for node in plan.root.all()):
         raise Fail(f"{name} uses Sample (sample), which takes other rows in each part. {_WAY_OUT}")
     if not plan.java.deterministic():
@@ -184,7 +231,17 @@ def _refuse_moments(name: str, plan: _Plan) -> None:
             "_metadata.file_path for the name of a file), or declare the transform with "
             "@transform(per_part=True)"
         )
+    if any(_RANDOM_VECTOR.search(text) for node in plan.root.all() for text in node.texts):
+        raise Fail(
+            f"{name} uses aes_encrypt() without an initialization vector, which gives other values "
+            "in each part. Pass one, or use the mode ECB"
+        )
     said = plan.moment()
+    if said in _OF_SESSION:
+        raise Fail(
+            f"{name} uses {said}, which depends on the session of a worker. Pass the value as a "
+            "parameter of the request, or declare the transform with @transform(per_part=True)"
+        )
     if said:
         raise Fail(
             f"{name} uses {said}, and parts run at different times. Pass the value as a parameter "
@@ -204,7 +261,7 @@ def _refuse_places(name: str, plan: _Plan) -> None:
 class _Plan:
     """The analysed plan of a DataFrame."""
 
-    def __init__(self, frame: DataFrame, gate: Gate) -> None:
+    def __init__(self, frame: DataFrame, gate: Gate | None) -> None:
         self.java: Any = frame._jdf.queryExecution().analyzed()
         jvm: Any = frame.sparkSession._jvm
         self._patterns = getattr(
@@ -216,6 +273,10 @@ class _Plan:
     def has(self, pattern: str) -> bool:
         """Ask Spark's own index of what is in a plan, with its expressions and subqueries."""
         return bool(self.java.containsPattern(getattr(self._patterns, pattern)()))
+
+    def asks_for_input_files(self) -> bool:
+        """Tell whether a function of it returns the names of the files that are read."""
+        return any("input_file_" in text for node in self.root.all() for text in node.texts)
 
     def moment(self) -> str | None:
         """Return what stands for the time at which the query runs."""
@@ -249,7 +310,7 @@ def _fields(text: str, hidden: str) -> Iterator[str]:
 class _Reading:
     """What the nodes of one plan share."""
 
-    def __init__(self, gate: Gate, *, subqueries: bool) -> None:
+    def __init__(self, gate: Gate | None, *, subqueries: bool) -> None:
         self.gate = gate
         self.subqueries = subqueries
         self.named: dict[int, _Node] = {}
@@ -281,7 +342,7 @@ class _Node:
             else []
         )
         self._gate = gate_name(java.relation()) if self.kind == "LogicalRelation" else None
-        self.is_part = self._gate == reading.gate.name
+        self.is_part = reading.gate is not None and self._gate == reading.gate.name
 
     @cached_property
     def uses(self) -> int:
