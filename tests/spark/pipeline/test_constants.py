@@ -120,7 +120,7 @@ def test_names_and_orders_that_change_are_no_other_constants(frame: DataFrame, k
 
 
 def test_the_refusal_shows_the_constant(frame: DataFrame) -> None:
-    with pytest.raises(Fail, match=r"constants \(\d\d:\d\d:\d\d"):
+    with pytest.raises(Fail, match=r"functions \(\d\d:\d\d:\d\d"):
         applying.tried("varied", {"kind": "the time"}, frame)
 
 

@@ -211,13 +211,13 @@ def test_types_that_the_files_cannot_hold_are_refused_before_a_part_has_run(
 calls = itertools.count()
 
 
-@transform
+@transform(per_part=True)
 def of_another_type(df: DataFrame) -> DataFrame:
     kind = "long" if next(calls) % 2 == 0 else "string"
     return df.select(F.col("n").cast(kind).alias("number"))
 
 
-@transform
+@transform(per_part=True)
 def sometimes_null(df: DataFrame) -> DataFrame:
     known = F.lit(1) if next(calls) % 2 == 0 else F.when(F.col("n") > -1, 1)
     return df.withColumn("one", known)
