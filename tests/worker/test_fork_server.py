@@ -73,6 +73,23 @@ def test_a_stopped_fork_server_goes_on_and_costs_no_other_job_anything(
     assert heard.of("long") == heard.of("b") == ["started", "done"]
 
 
+def test_a_death_is_noticed_though_the_fork_server_was_stopped_when_it_had_told_of_the_birth(
+    live_queue: Queue, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = socket.send_fds
+
+    def tell_and_stop(link: socket.socket, *said: Any) -> None:
+        tell(link, *said)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    monkeypatch.setattr(socket, "send_fds", tell_and_stop)
+    monkeypatch.setattr(nursery, "LOOK_SECONDS", 0.1)
+    live_queue.add(b"", id="a", max_lapses=0)
+    with working(live_queue, lambda job: os._exit(1), **options(heard)):
+        heard.wait_for("failed", "a")
+    assert shown(live_queue).error == "its process exited with 1"
+
+
 def test_a_fork_server_that_does_not_answer_is_replaced_with_all_that_jobs_started(
     live_queue: Queue, heard: Heard, pids: Pids, stuck: Path
 ) -> None:

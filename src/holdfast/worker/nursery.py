@@ -238,6 +238,9 @@ class _Home:
                 put, take = map(opened.enter_context, tickets.pair())
                 pid = self._fork(slot, theirs, take, unneeded=(ours, put))
                 self._children.add(pid)
+                # Before the worker hears of it: a job may stop us, and with a copy of this in our
+                # hands nobody would see that the child has died.
+                theirs.close()
                 sent = [one.fileno() for one in (ours, put, take)]
                 socket.send_fds(self._link, [b"%d" % pid], sent)
         except ConnectionError:
