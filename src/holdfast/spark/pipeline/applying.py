@@ -127,8 +127,9 @@ def _other_constants(name: str, seen: Sequence[str] = ()) -> Fail:
     example = f" ({' '.join(seen)[:100]})" if seen else ""
     return Fail(
         f"{name} does not build the same plan each time: constants or functions{example} differ "
-        "from call to call, and so from part to part. Pass times, random numbers and facts of one machine as "
-        "parameters of the request, or declare the transform with @transform(per_part=True)"
+        "from call to call, and so from part to part. Pass times, random numbers and facts of one "
+        "machine as parameters of the request, or declare the transform with "
+        "@transform(per_part=True)"
     )
 
 
