@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from holdfast.spark import Pipeline, transform
-from spark.pipeline.support import must_be_published, numbers
+from holdfast.spark import Handle, Pipeline, transform
+from spark.pipeline.support import must_be_published, numbers, rows
 
 
 def test_a_directory_with_a_comma_in_its_name(
@@ -123,3 +124,63 @@ def test_a_header_that_is_longer_than_a_megabyte(
 @transform
 def first_column(df: DataFrame) -> DataFrame:
     return df.select(F.col(df.columns[0]).alias("n"))
+
+
+@transform
+def with_file_name(df: DataFrame) -> DataFrame:
+    return df.select("*", "_metadata.file_name")
+
+
+def must_equal(spark: SparkSession, handle: Handle, root: Path, expected: DataFrame) -> None:
+    """Check that a request is published with the rows and columns of a plain job."""
+    must_be_published(handle, root, handle.id)
+    found = handle.read(spark)
+    assert found.dtypes == expected.dtypes
+    assert rows(found) == rows(expected)
+
+
+def put(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def link(path: Path, to: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(to)
+
+
+def test_a_named_link_is_read_under_its_own_name(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    link(root / "in/a.csv.gz", put(root / "blobs/9f86", gzip.compress(b"1,a\n2,b\n")))
+    link(root / "in/b.csv", put(root / "blobs/_b.csv", b"3,c\n"))
+    several = put(root / "blobs/c.csv", b"".join(b"%d,d\n" % n for n in range(100)))
+    link(root / "in/day=1/c.csv", several)
+    named = ["in/a.csv.gz", "in/b.csv", "in/day=1/c.csv", "blobs/c.csv", "blobs/c.csv"]
+    schema = "id INT, name STRING"
+    reader = spark.read.schema(schema)
+    files = pipeline.submit(
+        "with_file_name",
+        input=named,
+        schema=schema,
+        output="files",
+        output_format="parquet",
+        id="files",
+    )
+    divided = pipeline.submit(
+        "same",
+        input="in/day=1/c.csv",
+        schema=schema,
+        options={"basePath": "in"},
+        output="divided",
+        output_format="parquet",
+        id="divided",
+        part_size=200,
+    )
+    plain = reader.csv([str(root / path) for path in named[:4]])
+    with pipeline.working(spark):
+        must_equal(spark, files, root, with_file_name(plain))
+        plain = reader.option("basePath", str(root / "in")).csv(str(root / "in/day=1/c.csv"))
+        must_equal(spark, divided, root, plain)
+    assert divided.progress().parts > 1
