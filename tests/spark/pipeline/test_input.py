@@ -6,12 +6,14 @@ import gzip
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from holdfast.spark import Handle, Pipeline, transform
-from spark.pipeline.support import must_be_published, numbers, rows
+from spark.pipeline.support import must_be_published, names, numbers, rows
 
 
 def test_a_directory_with_a_comma_in_its_name(
@@ -184,3 +186,36 @@ def test_a_named_link_is_read_under_its_own_name(
         plain = reader.option("basePath", str(root / "in")).csv(str(root / "in/day=1/c.csv"))
         must_equal(spark, divided, root, plain)
     assert divided.progress().parts > 1
+
+
+def test_strings_that_are_stored_as_deltas_survive_copies_of_ours(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    texts = [f"s{n}" for n in range(60)]
+    pq.write_table(
+        pa.table({"id": range(60), "s": texts}),
+        put(root / "in/a.parquet", b""),
+        row_group_size=20,
+        data_page_version="2.0",
+        use_dictionary=False,
+        column_encoding={"s": "DELTA_BYTE_ARRAY"},
+    )
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    deltas = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false"}
+    for name, value in deltas.items():
+        settings.set(name, value)
+    spark.conf.set("spark.sql.parquet.compression.codec", "none")
+    try:
+        handle = pipeline.submit(
+            "same", input="in/*.parquet", output="out", finish="same", part_size=200
+        )
+        with pipeline.working(spark):
+            must_be_published(handle, root)
+    finally:
+        spark.conf.unset("spark.sql.parquet.compression.codec")
+        for name in deltas:
+            settings.unset(name)
+    assert handle.progress().parts == 3
+    written = pq.read_table(list((root / "out").glob("*.parquet")))
+    assert sorted(written["s"].to_pylist()) == sorted(texts)
+    assert sorted(row.s for row in handle.read(spark).collect()) == sorted(texts)

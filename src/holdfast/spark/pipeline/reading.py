@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.spark.pipeline.files import Files, as_url, for_spark
 from holdfast.spark.pipeline.foreign import schema_json
+from holdfast.spark.pipeline.formats import own_options
 from holdfast.spark.pipeline.order import (
     MOST_PARTS,
     Blocks,
@@ -131,6 +132,7 @@ def read(spark: SparkSession, files: Files, plan: Plan, some: Slice, scratch: st
         reader = reader.option("basePath", as_url(some.base))
     if some.piece is not None:
         paths = [_cut(files, order, some, scratch)]
+        reader = reader.options(**own_options(order.format))
         if some.base is not None:
             reader = reader.option("basePath", as_url(scratch))
     return reader.load([for_spark(path) for path in paths])
