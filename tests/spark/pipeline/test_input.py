@@ -219,3 +219,19 @@ def test_strings_that_are_stored_as_deltas_survive_copies_of_ours(
     written = pq.read_table(list((root / "out").glob("*.parquet")))
     assert sorted(written["s"].to_pylist()) == sorted(texts)
     assert sorted(row.s for row in handle.read(spark).collect()) == sorted(texts)
+
+
+def test_an_empty_row_group_is_in_no_piece(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    table = pa.table({"id": range(200)})
+    path = put(root / "in/a.parquet", b"")
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for first, count in ((0, 0), (0, 0), (0, 100), (0, 0), (100, 100), (0, 0)):
+            writer.write_table(table.slice(first, count))
+    handle = pipeline.submit(
+        "same", input="in/*.parquet", output="out", id="out", part_size=300, max_failures=0
+    )
+    with pipeline.working(spark):
+        must_equal(spark, handle, root, spark.read.parquet(str(path)))
+    assert handle.progress().parts == 2

@@ -102,10 +102,13 @@ class Files:
         return codecs.getCodec(self.where(path)) is not None
 
     def row_groups(self, path: str) -> list[int]:
-        """Return the sizes of the row groups of a Parquet file."""
+        """Return the sizes of the row groups of a Parquet file: 0 for those without rows."""
         reader = self._parquet(path)
         try:
-            return [block.getCompressedSize() for block in reader.getFooter().getBlocks()]
+            return [
+                block.getCompressedSize() if block.getRowCount() else 0
+                for block in reader.getFooter().getBlocks()
+            ]
         finally:
             reader.close()
 
@@ -224,7 +227,10 @@ class Files:
         return at
 
     def cut_blocks(self, path: str, first: int, after: int, to: str) -> None:
-        """Copy row groups of a Parquet file as they are, without decoding them."""
+        """Copy row groups of a Parquet file as they are, without decoding them.
+
+        Those without rows are left out: Parquet's writer refuses them.
+        """
         parquet = self._jvm.org.apache.parquet.hadoop
         reader = self._parquet(path)
         try:
@@ -240,7 +246,8 @@ class Files:
             writer.start()
             stream = self._parquet_file(path).newStream()
             try:
-                writer.appendRowGroups(stream, blocks.subList(first, after), False)
+                filled = [block for block in blocks.subList(first, after) if block.getRowCount()]
+                writer.appendRowGroups(stream, filled, False)
             finally:
                 stream.close()
             writer.end(about.getKeyValueMetaData())
