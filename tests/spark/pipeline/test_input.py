@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import itertools
 import os
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from holdfast.spark import Handle, Pipeline, transform
+from holdfast.spark.pipeline.files import _CHUNK, Files
 from spark.pipeline.support import must_be_published, names, numbers, rows
 
 
@@ -235,3 +238,43 @@ def test_an_empty_row_group_is_in_no_piece(
     with pipeline.working(spark):
         must_equal(spark, handle, root, spark.read.parquet(str(path)))
     assert handle.progress().parts == 2
+
+
+def test_a_byte_order_mark_at_the_beginning_of_a_piece_is_content(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    lines = b"".join(b"%s%d,n\n" % (b"\xef\xbb\xbf" * (n % 4), n) for n in range(100))
+    put(root / "in/a.txt", lines)
+    put(root / "in/a.csv", lines)
+    handles = [
+        pipeline.submit(
+            "same", input=f"in/a.{one}", output=one, id=one, output_format="parquet", part_size=200
+        )
+        for one in ("txt", "csv")
+    ]
+    with pipeline.working(spark):
+        must_equal(spark, handles[0], root, spark.read.text(str(root / "in/a.txt")))
+        must_equal(spark, handles[1], root, spark.read.csv(str(root / "in/a.csv")))
+    for handle in handles:
+        assert sum(done.rows_out > 0 for _, done in handle.parts() if done) > 2
+
+
+def test_a_line_is_found_wherever_its_bytes_are_divided() -> None:
+    files = Files.__new__(Files)
+    for before in (*range(12), *range(_CHUNK - 12, _CHUNK + 4)):
+        for marks, ending in itertools.product(range(3), (b"", b"\n")):
+            text = b"x" * before + b"\n\xef\xbb\xbfmarked" * marks + b"\nplain" + ending
+            stream = Stream(text)
+            first = text.index(b"plain")
+            assert files._line_at(stream, 0) == 0
+            assert files._line_at(stream, 1) == first
+            assert files._line_at(stream, first) == first
+            assert files._line_at(stream, first + 1) == len(text)
+    assert files._line_at(Stream(b"ab\n\xef\xbb"), 1) == 3
+
+
+class Stream(io.BytesIO):
+    """Bytes as Hadoop reads them."""
+
+    def readNBytes(self, count: int) -> bytes:  # noqa: N802
+        return self.read(count)

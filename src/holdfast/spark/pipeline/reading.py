@@ -171,7 +171,7 @@ def _header(files: Files, order: Order, path: str) -> int:
         length = 0
         for line in head.splitlines(keepends=True):
             length += len(line)
-            said = line.removeprefix(codecs.BOM_UTF8)
+            said = line if length > len(line) else line.removeprefix(codecs.BOM_UTF8)
             if said.strip() and not (comment and said.startswith(comment)):
                 break
         if length < most or len(head) < most:
