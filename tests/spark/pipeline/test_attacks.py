@@ -517,12 +517,18 @@ def udt(module: str) -> dict[str, Any]:
     return {"type": "struct", "fields": [field]}
 
 
+@pytest.mark.parametrize("which", ["schema", "output", "in_files"])
 def test_the_schema_of_a_plan_imports_nothing(
-    spark: SparkSession, pipeline: Pipeline, root: Path, canaries: Canaries, forger: Forger
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    canaries: Canaries,
+    forger: Forger,
+    which: str,
 ) -> None:
     staging = forger.planned()
     plan = json.loads((staging / "_plan.json").read_text())
-    (staging / "_plan.json").write_text(json.dumps({**plan, "schema": json.dumps(udt("this"))}))
+    (staging / "_plan.json").write_text(json.dumps({**plan, which: json.dumps(udt("this"))}))
     part = forger.part({"files": [str(root / "in/data.txt")]})
     work(spark, pipeline)
     assert "this" not in sys.modules

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from holdfast.spark import Handle, Pipeline, transform
 from holdfast.spark.pipeline.files import _CHUNK, Files
+from holdfast.spark.pipeline.formats import Format
 from spark.pipeline.support import must_be_published, names, numbers, rows
 
 
@@ -278,3 +279,39 @@ class Stream(io.BytesIO):
 
     def readNBytes(self, count: int) -> bytes:  # noqa: N802
         return self.read(count)
+
+
+def test_a_directory_replaces_the_column_of_its_files(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    for day in (1, 2):
+        path = put(root / f"parquet/ID={day}/a.parquet", b"")
+        pq.write_table(pa.table({"id": range(5), "x": range(5)}), path)
+        put(root / f"json/day={day}/a.json", b'{"day":7,"id":1}\n')
+        put(root / f"csv/day={day}/a.csv", b"id,day,x\n1,9,2\n" * 20)
+    asked: dict[Format, tuple[str, dict[str, str], str]] = {
+        "parquet": ("parquet", {}, "with_file_name"),
+        "json": ("json/day=*/*.json", {"basePath": "json"}, "same"),
+        "csv": ("csv", {"header": "true", "mode": "FAILFAST"}, "same"),
+    }
+    handles = {
+        format: pipeline.submit(
+            name,
+            input=path,
+            format=format,
+            options=options,
+            output=format + ".out",
+            output_format="parquet",
+            id=format + ".out",
+            part_size=100,
+            max_failures=0,
+        )
+        for format, (path, options, name) in asked.items()
+    }
+    with pipeline.working(spark):
+        plain = with_file_name(spark.read.parquet(str(root / "parquet")))
+        must_equal(spark, handles["parquet"], root, plain)
+        must_equal(spark, handles["json"], root, spark.read.json(str(root / "json")))
+        reader = spark.read.options(**asked["csv"][1])
+        must_equal(spark, handles["csv"], root, reader.csv(str(root / "csv")))
+    assert handles["csv"].progress().parts > 2

@@ -154,6 +154,8 @@ def check_plan(roots: Roots, plan: Plan, output: str, id: str, run: str) -> None
     check_order(roots, order)
     schema_json(plan.schema)
     schema_json(plan.output)
+    if plan.in_files is not None:
+        schema_json(plan.in_files)
 
 
 def schema_json(text: str | bytes) -> dict[str, Any]:

@@ -98,6 +98,9 @@ class Plan(msgspec.Struct, frozen=True):
     """A fingerprint of the code of its transforms."""
     spark: str
     """The version of Spark."""
+    in_files: str | None = None
+    """The schema of the files, as JSON, where a directory such as `day=1` replaces one of their
+    columns. Without it Spark would take that column out of what a part reads."""
 
 
 class Blocks(msgspec.Struct, frozen=True, tag="blocks"):

@@ -29,7 +29,7 @@ from holdfast.spark.pipeline.order import (
     too_many_parts,
 )
 from holdfast.spark.pipeline.pinning import code_of, own_session, settings_of
-from holdfast.spark.pipeline.reading import divide, read_all, schema_in
+from holdfast.spark.pipeline.reading import divide, read_all, schema_in, schema_in_files
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found, split
 from holdfast.spark.pipeline.transforms import UnknownTransform
@@ -107,6 +107,7 @@ def _plan(spark: SparkSession, order: Order) -> Plan:
         settings=settings_of(session),
         code=code,
         spark=spark.version,
+        in_files=schema_in_files(frame),
     )
 
 
