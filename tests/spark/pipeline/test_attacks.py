@@ -434,6 +434,23 @@ def test_a_link_in_the_input_is_seen_before_spark_reads_it(
     assert "leads out of" in why(pipeline.queue, f"{handle.id}/plan")
 
 
+def test_a_named_link_that_leads_out_later_is_not_read(
+    spark: SparkSession, pipeline: Pipeline, root: Path, canaries: Canaries, forger: Forger
+) -> None:
+    link = root / "in/link.txt"
+    link.symlink_to(root / "in/data.txt")
+    handle = pipeline.submit("same", input="in/link.txt", output="out", max_failures=0)
+    forger.planned()
+    part = forger.part({"files": [str(link)]})
+    link.unlink()
+    link.symlink_to(canaries.outside / "secret.txt")
+    work(spark, pipeline)
+    assert "must be below" in why(pipeline.queue, f"{handle.id}/plan")
+    assert "leads out of" in why(pipeline.queue, part)
+    with pytest.raises(InvalidArgument, match="must be below"):
+        pipeline.submit("same", input="in/link.txt", output="other")
+
+
 def test_a_manifest_is_not_written_through_a_link(
     spark: SparkSession, pipeline: Pipeline, root: Path, canaries: Canaries
 ) -> None:
@@ -500,12 +517,18 @@ def udt(module: str) -> dict[str, Any]:
     return {"type": "struct", "fields": [field]}
 
 
+@pytest.mark.parametrize("which", ["schema", "output", "in_files"])
 def test_the_schema_of_a_plan_imports_nothing(
-    spark: SparkSession, pipeline: Pipeline, root: Path, canaries: Canaries, forger: Forger
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    canaries: Canaries,
+    forger: Forger,
+    which: str,
 ) -> None:
     staging = forger.planned()
     plan = json.loads((staging / "_plan.json").read_text())
-    (staging / "_plan.json").write_text(json.dumps({**plan, "schema": json.dumps(udt("this"))}))
+    (staging / "_plan.json").write_text(json.dumps({**plan, which: json.dumps(udt("this"))}))
     part = forger.part({"files": [str(root / "in/data.txt")]})
     work(spark, pipeline)
     assert "this" not in sys.modules
@@ -530,12 +553,23 @@ def test_the_schema_in_a_parquet_file_imports_nothing(
 def test_a_request_does_not_replace_what_it_reads(
     spark: SparkSession, pipeline: Pipeline, root: Path, canaries: Canaries, forger: Forger
 ) -> None:
-    for given, output in (("in", "in"), ("in/*.txt", "in"), ("in/data.txt", "in"), ("in", "in/x")):
+    (root / "link").symlink_to(root / "in")
+    for given, output in (
+        ("in", "in"),
+        ("in/*.txt", "in"),
+        ("in/data.txt", "in"),
+        ("in", "in/x"),
+        ("link", "in"),
+        ("link/*.txt", "in"),
+        ("link/data.txt", "in"),
+    ):
         with pytest.raises(InvalidArgument, match="would replace what is read"):
             pipeline.submit("same", input=given, format="text", output=output, mode="overwrite")
     forged = order(root, input=[str(root / "in")], output=str(root / "in"), mode="overwrite")
     found = order(root, id="f", input=[str(root / "*/*.txt")], output=str(root / "in"))
-    ids = [forger.plan(forged), forger.plan({**found, "mode": "overwrite"}, id="f")]
+    behind = {**found, "id": "l", "input": [str(root / "l*/*.txt")]}
+    ids = [forger.plan(forged)]
+    ids += [forger.plan({**one, "mode": "overwrite"}, id=one["id"]) for one in (found, behind)]
     work(spark, pipeline)
     for id in ids:
         assert "would replace what is read" in why(pipeline.queue, id)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import itertools
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from holdfast.spark import Pipeline, transform
-from spark.pipeline.support import must_be_published, numbers
+from holdfast.spark import Handle, Pipeline, transform
+from holdfast.spark.pipeline.files import _CHUNK, Files
+from holdfast.spark.pipeline.formats import Format
+from spark.pipeline.support import must_be_published, names, numbers, rows
 
 
 def test_a_directory_with_a_comma_in_its_name(
@@ -123,3 +130,188 @@ def test_a_header_that_is_longer_than_a_megabyte(
 @transform
 def first_column(df: DataFrame) -> DataFrame:
     return df.select(F.col(df.columns[0]).alias("n"))
+
+
+@transform
+def with_file_name(df: DataFrame) -> DataFrame:
+    return df.select("*", "_metadata.file_name")
+
+
+def must_equal(spark: SparkSession, handle: Handle, root: Path, expected: DataFrame) -> None:
+    """Check that a request is published with the rows and columns of a plain job."""
+    must_be_published(handle, root, handle.id)
+    found = handle.read(spark)
+    assert found.dtypes == expected.dtypes
+    assert rows(found) == rows(expected)
+
+
+def put(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def link(path: Path, to: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(to)
+
+
+def test_a_named_link_is_read_under_its_own_name(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    link(root / "in/a.csv.gz", put(root / "blobs/9f86", gzip.compress(b"1,a\n2,b\n")))
+    link(root / "in/b.csv", put(root / "blobs/_b.csv", b"3,c\n"))
+    several = put(root / "blobs/c.csv", b"".join(b"%d,d\n" % n for n in range(100)))
+    link(root / "in/day=1/c.csv", several)
+    named = ["in/a.csv.gz", "in/b.csv", "in/day=1/c.csv", "blobs/c.csv", "blobs/c.csv"]
+    schema = "id INT, name STRING"
+    reader = spark.read.schema(schema)
+    files = pipeline.submit(
+        "with_file_name",
+        input=named,
+        schema=schema,
+        output="files",
+        output_format="parquet",
+        id="files",
+    )
+    divided = pipeline.submit(
+        "same",
+        input="in/day=1/c.csv",
+        schema=schema,
+        options={"basePath": "in"},
+        output="divided",
+        output_format="parquet",
+        id="divided",
+        part_size=200,
+    )
+    plain = reader.csv([str(root / path) for path in named[:4]])
+    with pipeline.working(spark):
+        must_equal(spark, files, root, with_file_name(plain))
+        plain = reader.option("basePath", str(root / "in")).csv(str(root / "in/day=1/c.csv"))
+        must_equal(spark, divided, root, plain)
+    assert divided.progress().parts > 1
+
+
+def test_strings_that_are_stored_as_deltas_survive_copies_of_ours(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    texts = [f"s{n}" for n in range(60)]
+    pq.write_table(
+        pa.table({"id": range(60), "s": texts}),
+        put(root / "in/a.parquet", b""),
+        row_group_size=20,
+        data_page_version="2.0",
+        use_dictionary=False,
+        column_encoding={"s": "DELTA_BYTE_ARRAY"},
+    )
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    deltas = {"parquet.writer.version": "PARQUET_2_0", "parquet.enable.dictionary": "false"}
+    for name, value in deltas.items():
+        settings.set(name, value)
+    spark.conf.set("spark.sql.parquet.compression.codec", "none")
+    try:
+        handle = pipeline.submit(
+            "same", input="in/*.parquet", output="out", finish="same", part_size=200
+        )
+        with pipeline.working(spark):
+            must_be_published(handle, root)
+    finally:
+        spark.conf.unset("spark.sql.parquet.compression.codec")
+        for name in deltas:
+            settings.unset(name)
+    assert handle.progress().parts == 3
+    written = pq.read_table(list((root / "out").glob("*.parquet")))
+    assert sorted(written["s"].to_pylist()) == sorted(texts)
+    assert sorted(row.s for row in handle.read(spark).collect()) == sorted(texts)
+
+
+def test_an_empty_row_group_is_in_no_piece(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    table = pa.table({"id": range(200)})
+    path = put(root / "in/a.parquet", b"")
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for first, count in ((0, 0), (0, 0), (0, 100), (0, 0), (100, 100), (0, 0)):
+            writer.write_table(table.slice(first, count))
+    handle = pipeline.submit(
+        "same", input="in/*.parquet", output="out", id="out", part_size=300, max_failures=0
+    )
+    with pipeline.working(spark):
+        must_equal(spark, handle, root, spark.read.parquet(str(path)))
+    assert handle.progress().parts == 2
+
+
+def test_a_byte_order_mark_at_the_beginning_of_a_piece_is_content(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    lines = b"".join(b"%s%d,n\n" % (b"\xef\xbb\xbf" * (n % 4), n) for n in range(100))
+    put(root / "in/a.txt", lines)
+    put(root / "in/a.csv", lines)
+    handles = [
+        pipeline.submit(
+            "same", input=f"in/a.{one}", output=one, id=one, output_format="parquet", part_size=200
+        )
+        for one in ("txt", "csv")
+    ]
+    with pipeline.working(spark):
+        must_equal(spark, handles[0], root, spark.read.text(str(root / "in/a.txt")))
+        must_equal(spark, handles[1], root, spark.read.csv(str(root / "in/a.csv")))
+    for handle in handles:
+        assert sum(done.rows_out > 0 for _, done in handle.parts() if done) > 2
+
+
+def test_a_line_is_found_wherever_its_bytes_are_divided() -> None:
+    files = Files.__new__(Files)
+    for before in (*range(12), *range(_CHUNK - 12, _CHUNK + 4)):
+        for marks, ending in itertools.product(range(3), (b"", b"\n")):
+            text = b"x" * before + b"\n\xef\xbb\xbfmarked" * marks + b"\nplain" + ending
+            stream = Stream(text)
+            first = text.index(b"plain")
+            assert files._line_at(stream, 0) == 0
+            assert files._line_at(stream, 1) == first
+            assert files._line_at(stream, first) == first
+            assert files._line_at(stream, first + 1) == len(text)
+    assert files._line_at(Stream(b"ab\n\xef\xbb"), 1) == 3
+
+
+class Stream(io.BytesIO):
+    """Bytes as Hadoop reads them."""
+
+    def readNBytes(self, count: int) -> bytes:  # noqa: N802
+        return self.read(count)
+
+
+def test_a_directory_replaces_the_column_of_its_files(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    for day in (1, 2):
+        path = put(root / f"parquet/ID={day}/a.parquet", b"")
+        pq.write_table(pa.table({"id": range(5), "x": range(5)}), path)
+        put(root / f"json/day={day}/a.json", b'{"day":7,"id":1}\n')
+        put(root / f"csv/day={day}/a.csv", b"id,day,x\n1,9,2\n" * 20)
+    asked: dict[Format, tuple[str, dict[str, str], str]] = {
+        "parquet": ("parquet", {}, "with_file_name"),
+        "json": ("json/day=*/*.json", {"basePath": "json"}, "same"),
+        "csv": ("csv", {"header": "true", "mode": "FAILFAST"}, "same"),
+    }
+    handles = {
+        format: pipeline.submit(
+            name,
+            input=path,
+            format=format,
+            options=options,
+            output=format + ".out",
+            output_format="parquet",
+            id=format + ".out",
+            part_size=100,
+            max_failures=0,
+        )
+        for format, (path, options, name) in asked.items()
+    }
+    with pipeline.working(spark):
+        plain = with_file_name(spark.read.parquet(str(root / "parquet")))
+        must_equal(spark, handles["parquet"], root, plain)
+        must_equal(spark, handles["json"], root, spark.read.json(str(root / "json")))
+        reader = spark.read.options(**asked["csv"][1])
+        must_equal(spark, handles["csv"], root, reader.csv(str(root / "csv")))
+    assert handles["csv"].progress().parts > 2

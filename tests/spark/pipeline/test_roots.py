@@ -47,6 +47,7 @@ def test_places_in_a_store_are_compared_when_they_are_normal() -> None:
     assert STORE.locate("input", "s3a://bucket/data/x=a%2Fb") == "s3a://bucket/data/x=a%2Fb"
     assert STORE.holds("s3a://bucket/data/x=a%2Fb/part #1?.csv")
     assert STORE.locate_output("abfss://box@place.dfs.core.windows.net/x/out")
+    assert Roots("s3a://[::1]:80/x").locate("input", "*.csv") == "s3a://[::1]:80/x/*.csv"
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,34 @@ def test_a_file_behind_a_link_is_where_the_link_leads(tmp_path: Path) -> None:
     for path in ("root/out/x", "root/../x", "root/./x", "x", "root/x\0"):
         assert not roots.holds(f"{tmp_path}/{path}")
     assert not roots.holds("root/x")
+
+
+def test_an_input_keeps_its_name_and_an_output_is_where_links_lead(tmp_path: Path) -> None:
+    (tmp_path / "root/in").mkdir(parents=True)
+    (tmp_path / "named").symlink_to(tmp_path / "root")
+    (tmp_path / "root/link").symlink_to(tmp_path / "root/in")
+    (tmp_path / "root/out").symlink_to(tmp_path)
+    for root in ("root", "named"):
+        roots = Roots(tmp_path / root)
+        for path in ("link/a.csv.gz", "link/*.csv", "link"):
+            named = f"{tmp_path}/{root}/{path}"
+            assert roots.locate("input", path) == named
+            assert roots.locate("input", f"/{tmp_path}/{root}/./{path}") == named
+            roots.check("input", named)
+        assert roots.locate_output("link/x") == f"{tmp_path}/root/in/x"
+        for path in ("out/a.csv", "out/*.csv", "out", f"{tmp_path}/root/out/a.csv"):
+            with pytest.raises(InvalidArgument, match="must be below"):
+                roots.locate("input", path)
+
+
+def test_a_root_that_is_named_by_going_up_is_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a/b")
+    monkeypatch.chdir(tmp_path)
+    assert Roots("link/..").locate("input", "x") == f"{tmp_path}/a/x"
+    assert Roots("link").locate("input", "x") == f"{tmp_path}/link/x"
 
 
 def test_an_output_has_no_root_in_it(tmp_path: Path) -> None:

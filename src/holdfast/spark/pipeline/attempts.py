@@ -17,6 +17,7 @@ from holdfast.spark.pipeline import stages
 from holdfast.spark.pipeline.applying import Rows, finished, transformed
 from holdfast.spark.pipeline.files import Files, as_url, for_spark
 from holdfast.spark.pipeline.foreign import schema_json
+from holdfast.spark.pipeline.formats import own_options
 from holdfast.spark.pipeline.order import Done, Order, Plan, Slice, Stamp, safe
 from holdfast.spark.pipeline.pinning import difference, own_session
 from holdfast.spark.pipeline.reading import read, read_nothing
@@ -77,6 +78,7 @@ def run_finish(
     paths = [for_spark(f"{order.staging}/{done.attempt}") for done in winners]
     session = own_session(spark, plan.settings)
     reader = session.read.format("parquet").schema(StructType.fromJson(schema_json(plan.output)))
+    reader = reader.options(**own_options("parquet"))
     frame = finished(order.finish, order.finish_params, reader.load(paths))
     with _tidying(files, order.staging, attempt):
         writer = frame.write.format(order.output_format).options(**order.output_options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from holdfast.spark.pipeline.splitting import Found
 
 _SPECIAL: Final = re.compile(r"([*?{}\[\]\\,])")
 _CHUNK: Final = 64 * 1024
+_LINE_END: Final = re.compile(rb"\n(?!%b)" % codecs.BOM_UTF8)
 
 
 class Files:
@@ -98,14 +100,17 @@ class Files:
 
     def is_compressed(self, path: str) -> bool:
         """Tell whether a file is one that only can be read from its beginning."""
-        codecs = self._jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self._settings)
-        return codecs.getCodec(self.where(path)) is not None
+        known = self._jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self._settings)
+        return known.getCodec(self.where(path)) is not None
 
     def row_groups(self, path: str) -> list[int]:
-        """Return the sizes of the row groups of a Parquet file."""
+        """Return the sizes of the row groups of a Parquet file: 0 for those without rows."""
         reader = self._parquet(path)
         try:
-            return [block.getCompressedSize() for block in reader.getFooter().getBlocks()]
+            return [
+                block.getCompressedSize() if block.getRowCount() else 0
+                for block in reader.getFooter().getBlocks()
+            ]
         finally:
             reader.close()
 
@@ -211,20 +216,31 @@ class Files:
             stream.close()
 
     def _line_at(self, stream: Any, place: int) -> int:
-        """Return where the first line begins, at this place or after it; the end if none does."""
+        """Return where the first line begins, at this place or after it; the end if none does.
+
+        Lines with a byte order mark do not count: Spark would drop it at the beginning of a copy.
+        """
         if place == 0:
             return 0
         at = place - 1
         stream.seek(at)
-        while piece := bytes(stream.readNBytes(_CHUNK)):
-            found = piece.find(b"\n")
-            if found >= 0:
-                return at + found + 1
-            at += len(piece)
-        return at
+        text = b""
+        while True:
+            piece = bytes(stream.readNBytes(_CHUNK))
+            text += piece
+            found = _LINE_END.search(text)
+            if found and (not piece or found.end() + len(codecs.BOM_UTF8) <= len(text)):
+                return at + found.end()
+            if not piece:
+                return at + len(text)
+            known = found.start() if found else len(text)  # What follows the end is not read yet.
+            at, text = at + known, text[known:]
 
     def cut_blocks(self, path: str, first: int, after: int, to: str) -> None:
-        """Copy row groups of a Parquet file as they are, without decoding them."""
+        """Copy row groups of a Parquet file as they are, without decoding them.
+
+        Those without rows are left out: Parquet's writer refuses them.
+        """
         parquet = self._jvm.org.apache.parquet.hadoop
         reader = self._parquet(path)
         try:
@@ -240,7 +256,8 @@ class Files:
             writer.start()
             stream = self._parquet_file(path).newStream()
             try:
-                writer.appendRowGroups(stream, blocks.subList(first, after), False)
+                filled = [block for block in blocks.subList(first, after) if block.getRowCount()]
+                writer.appendRowGroups(stream, filled, False)
             finally:
                 stream.close()
             writer.end(about.getKeyValueMetaData())

@@ -32,7 +32,15 @@ from holdfast.spark.pipeline.order import (
     safe,
     staging_of,
 )
-from holdfast.spark.pipeline.roots import Roots, fixed, goes_up, has_pattern, is_below
+from holdfast.spark.pipeline.roots import (
+    Roots,
+    fixed,
+    goes_up,
+    has_pattern,
+    is_below,
+    real,
+    resolved,
+)
 from holdfast.spark.pipeline.splitting import MOST_FILES
 
 T = TypeVar("T")
@@ -108,13 +116,14 @@ def refuse_own_input(order: Order, path: str | None = None) -> None:
     if order.mode != "overwrite":
         return
     for one in order.input if path is None else [path]:
-        # A pattern may match files in the output: each file is checked when it is found.
-        around = not has_pattern(one) and is_below(order.output, one)
-        if around or is_below(fixed(one), order.output):
-            raise InvalidArgument(
-                f"output {order.output} and input {one} overlap: mode='overwrite' would replace "
-                "what is read. Write to another directory"
-            )
+        for place in (one, resolved(one) if path is None else real(one)):
+            # A pattern may match files in the output: each file is checked when it is found.
+            around = not has_pattern(place) and is_below(order.output, place)
+            if around or is_below(fixed(place), order.output):
+                raise InvalidArgument(
+                    f"output {order.output} and input {one} overlap: mode='overwrite' would "
+                    "replace what is read. Write to another directory"
+                )
 
 
 # ------------------------------------------------------------------------ plans
@@ -145,6 +154,8 @@ def check_plan(roots: Roots, plan: Plan, output: str, id: str, run: str) -> None
     check_order(roots, order)
     schema_json(plan.schema)
     schema_json(plan.output)
+    if plan.in_files is not None:
+        schema_json(plan.in_files)
 
 
 def schema_json(text: str | bytes) -> dict[str, Any]:

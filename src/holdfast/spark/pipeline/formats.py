@@ -91,6 +91,15 @@ _INSTEAD: Final[Mapping[str, str]] = {
 }
 
 
+def own_options(format: Format) -> dict[str, str]:
+    """Return how to read files that a pipeline wrote itself: they may have checksums beside them.
+
+    In Parquet files that have, Spark's vectored reads return wrong strings where these are encoded
+    as DELTA_BYTE_ARRAY.
+    """
+    return {"parquet.hadoop.vectored.io.enabled": "false"} if format == "parquet" else {}
+
+
 def input_options(format: Format, given: object) -> dict[str, str]:
     """Return the options of an input as text; refuse those that its format does not take.
 

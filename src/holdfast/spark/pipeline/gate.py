@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 _numbers: Final = itertools.count(1)
 _starting: Final = threading.Lock()
@@ -93,24 +94,39 @@ class Gate:
 
 def behind_a_gate(frame: DataFrame) -> tuple[DataFrame, Gate]:
     """Return the same rows of files through a gate, which is closed."""
-    session = frame.sparkSession
-    context = session.sparkContext
+    context = frame.sparkSession.sparkContext
     with _starting:
         ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
-    relation = frame._jdf.queryExecution().analyzed().relation()
     jvm: Any = context._jvm
     immutable = jvm.scala.collection.immutable
-    gate = Gate(relation.location(), getattr(getattr(immutable, "Nil$"), "MODULE$"))
-    gated = relation.copy(
-        gate,
+    index = relation_of(frame).location()
+    gate = Gate(index, getattr(getattr(immutable, "Nil$"), "MODULE$"))
+    return _copied(frame, index=gate), gate
+
+
+def relation_of(frame: DataFrame) -> Any:
+    """Return the relation of a DataFrame that a reader loaded from files."""
+    return frame._jdf.queryExecution().analyzed().relation()
+
+
+def with_columns_of_files(frame: DataFrame, schema: StructType) -> DataFrame:
+    """Return the same rows of files, in which these columns stand."""
+    return _copied(frame, data=frame.sparkSession._jsparkSession.parseDataType(schema.json()))
+
+
+def _copied(frame: DataFrame, *, index: Any = None, data: Any = None) -> DataFrame:
+    session = frame.sparkSession
+    relation = relation_of(frame)
+    copied = relation.copy(
+        relation.location() if index is None else index,
         relation.partitionSchema(),
-        relation.dataSchema(),
+        relation.dataSchema() if data is None else data,
         relation.bucketSpec(),
         relation.fileFormat(),
         relation.options(),
         relation.sparkSession(),
     )
-    return DataFrame(session._jsparkSession.baseRelationToDataFrame(gated), session), gate
+    return DataFrame(session._jsparkSession.baseRelationToDataFrame(copied), session)
 
 
 def forget_cached(frame: DataFrame) -> None:

@@ -15,7 +15,7 @@ from holdfast import JobNotFound, Outcome, Queue, Request, arguments
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.progress import Part, RequestStatus
 from holdfast.spark.pipeline import foreign, notices
-from holdfast.spark.pipeline.formats import output_options
+from holdfast.spark.pipeline.formats import output_options, own_options
 from holdfast.spark.pipeline.order import (
     Done,
     Order,
@@ -311,7 +311,7 @@ class Handle:
         manifest = read_manifest(files, output, self.id, run_of(status))
         if manifest is None:
             raise WrongState(f"{output} was replaced by another request")
-        options = output_options(manifest.format, manifest.options)
+        options = output_options(manifest.format, manifest.options) | own_options(manifest.format)
         paths = [f"{output}/{name}" for name in manifest.files]
         for path in paths:
             foreign.check_place(self._roots, path)

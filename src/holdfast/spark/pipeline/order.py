@@ -100,6 +100,9 @@ class Plan(msgspec.Struct, frozen=True):
     """The version of Spark."""
     constants: str = ""
     """A fingerprint of the constants in the plan of the transform; "" where parts may differ."""
+    in_files: str | None = None
+    """The schema of the files, as JSON, where a directory such as `day=1` replaces one of their
+    columns. Without it Spark would take that column out of what a part reads."""
 
 
 class Blocks(msgspec.Struct, frozen=True, tag="blocks"):

@@ -29,7 +29,7 @@ from holdfast.spark.pipeline.order import (
     too_many_parts,
 )
 from holdfast.spark.pipeline.pinning import code_of, own_session, settings_of
-from holdfast.spark.pipeline.reading import divide, read_all, schema_in
+from holdfast.spark.pipeline.reading import divide, read_all, schema_in, schema_in_files
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found, split
 from holdfast.spark.pipeline.transforms import UnknownTransform
@@ -108,6 +108,7 @@ def _plan(spark: SparkSession, order: Order) -> Plan:
         code=code,
         spark=spark.version,
         constants=trial.constants,
+        in_files=schema_in_files(frame),
     )
 
 

@@ -8,11 +8,13 @@ from typing import Final
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.spark.pipeline.files import Files, as_url, for_spark
 from holdfast.spark.pipeline.foreign import schema_json
+from holdfast.spark.pipeline.formats import own_options
+from holdfast.spark.pipeline.gate import relation_of, with_columns_of_files
 from holdfast.spark.pipeline.order import (
     MOST_PARTS,
     Blocks,
@@ -57,6 +59,16 @@ def schema_in(frame: DataFrame) -> str:
     As Java has it: PySpark would import the modules of user-defined types that files name.
     """
     found = str(frame._jdf.schema().json())
+    schema_json(found)
+    return found
+
+
+def schema_in_files(frame: DataFrame) -> str | None:
+    """Return the schema of the files of an input, if a directory replaces one of their columns."""
+    relation = relation_of(frame)
+    if relation.overlappedPartCols().isEmpty():
+        return None
+    found = str(relation.dataSchema().json())
     schema_json(found)
     return found
 
@@ -124,15 +136,25 @@ def read(spark: SparkSession, files: Files, plan: Plan, some: Slice, scratch: st
     order = plan.order
     schema = StructType.fromJson(schema_json(plan.schema))
     reader = spark.read.format(order.format).options(**order.options).schema(schema)
-    if not some.files:
-        return reader.load([as_url(path) for path in order.input])
-    paths = some.files
-    if some.base is not None:
-        reader = reader.option("basePath", as_url(some.base))
+    if some.files:
+        frame = _load(reader, files, order, some, scratch)
+    else:
+        frame = reader.load([as_url(path) for path in order.input])
+    if plan.in_files is None:
+        return frame
+    return with_columns_of_files(frame, StructType.fromJson(schema_json(plan.in_files)))
+
+
+def _load(
+    reader: DataFrameReader, files: Files, order: Order, some: Slice, scratch: str
+) -> DataFrame:
+    paths, base = some.files, some.base
     if some.piece is not None:
         paths = [_cut(files, order, some, scratch)]
-        if some.base is not None:
-            reader = reader.option("basePath", as_url(scratch))
+        reader = reader.options(**own_options(order.format))
+        base = base and scratch
+    if base is not None:
+        reader = reader.option("basePath", as_url(base))
     return reader.load([for_spark(path) for path in paths])
 
 
@@ -169,7 +191,7 @@ def _header(files: Files, order: Order, path: str) -> int:
         length = 0
         for line in head.splitlines(keepends=True):
             length += len(line)
-            said = line.removeprefix(codecs.BOM_UTF8)
+            said = line if length > len(line) else line.removeprefix(codecs.BOM_UTF8)
             if said.strip() and not (comment and said.startswith(comment)):
                 break
         if length < most or len(head) < most:

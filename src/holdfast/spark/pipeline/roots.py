@@ -25,7 +25,8 @@ _LONGEST: Final = 4096
 class Roots:
     """Directories of this machine, or of stores such as `s3a://bucket/data`.
 
-    A path that is not absolute begins at the first of them.
+    A path that is not absolute begins at the first of them. Links are followed to check a path. An
+    input keeps the name that it was given, since Spark goes by the names of files.
     """
 
     def __init__(self, roots: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
@@ -33,12 +34,16 @@ class Roots:
         if not given:
             raise InvalidArgument("roots must be at least one directory")
         self._roots = [_root(os.fspath(root)) for root in given]
+        self._first = _as_named(os.fspath(given[0]), self._roots[0])
 
     def __repr__(self) -> str:
         return f"Roots({', '.join(self._roots)})"
 
     def locate(self, name: str, path: object) -> str:
-        """Return where a path is, which may have patterns; refuse what leads out of the roots."""
+        """Return a path as it is named, in full; refuse what leads out of the roots.
+
+        It may have patterns, and links in it: call `holds` right before using what is found there.
+        """
         if not isinstance(path, str) or not path.strip() or _CONTROL.search(path):
             raise InvalidArgument(f"{name} must be a path, not {arguments.shown(path)}")
         if len(path) > _LONGEST:
@@ -48,12 +53,12 @@ class Roots:
         if _SCHEME.match(path):
             located = _remote(path)
         elif path.startswith("/"):
-            located = _resolved(path)
-        elif _SCHEME.match(self._roots[0]):
-            located = f"{self._roots[0]}/{posixpath.normpath(path)}"
+            located = _normal(path)
+        elif _SCHEME.match(self._first):
+            located = f"{self._first}/{posixpath.normpath(path)}"
         else:
-            located = _resolved(posixpath.join(self._roots[0], path))
-        if not self._is_below(located):
+            located = _normal(posixpath.join(self._first, path))
+        if not self._is_below(resolved(located)):
             raise InvalidArgument(
                 f"{name} must be below {' or '.join(self._roots)}, not {arguments.shown(path)}"
             )
@@ -65,8 +70,8 @@ class Roots:
             raise InvalidArgument(f"{name} {arguments.shown(path)} leads elsewhere here: {self!r}")
 
     def locate_output(self, path: object) -> str:
-        """Return where an output is to be."""
-        located = self.locate("output", path)
+        """Return where an output is to be, without links."""
+        located = resolved(self.locate("output", path))
         if has_pattern(located):
             raise InvalidArgument(f"output must be one directory, without patterns: {path}")
         if any(is_below(root, located) for root in self._roots):
@@ -85,9 +90,9 @@ class Roots:
         """
         if "\0" in path or any(name in (".", "..") for name in path.split("/")):
             return False
-        if _SCHEME.match(path):
-            return self._is_below(path)
-        return path.startswith("/") and self._is_below(os.path.realpath(path))
+        if not path.startswith("/") and not _SCHEME.match(path):
+            return False
+        return self._is_below(real(path))
 
     def _is_below(self, path: str) -> bool:
         return any(is_below(path, root) for root in self._roots)
@@ -108,6 +113,19 @@ def goes_up(path: str) -> bool:
         return False
     # Hadoop removes backslashes, and expands {a/.,b}. to a/.. before it looks for names.
     return any(re.fullmatch(r"\.+", piece) for piece in re.split(r"[/{},\\]", path))
+
+
+def resolved(pattern: str) -> str:
+    """Follow links up to the first pattern: behind it each file is looked at when it is found."""
+    if _SCHEME.match(pattern):
+        return pattern
+    known = fixed(pattern)
+    return real(known or "/").rstrip("/") + pattern[len(known) :] or "/"
+
+
+def real(path: str) -> str:
+    """Follow all links of a path, which is taken literally. A store has none."""
+    return path if _SCHEME.match(path) else os.path.realpath(path)
 
 
 def fixed(pattern: str) -> str:
@@ -143,8 +161,13 @@ def _remote(path: str) -> str:
     return f"{found[1].lower()}://{found[2]}{posixpath.normpath(found[3] or '/')}".rstrip("/")
 
 
-def _resolved(path: str) -> str:
-    """Follow links up to the first pattern: behind it each file is looked at when it is found."""
-    path = posixpath.normpath(path)
-    known = fixed(path)
-    return os.path.realpath(known or "/").rstrip("/") + path[len(known) :] or "/"
+def _as_named(root: str, real: str) -> str:
+    """Return a root in full, with the links in its name; without them where it goes up."""
+    if _SCHEME.match(root) or goes_up(root):
+        return real
+    return _normal(str(Path.cwd() / root))
+
+
+def _normal(path: str) -> str:
+    """Return a path in the one form that has no empty names and no '.'."""
+    return "/" + posixpath.normpath(path).lstrip("/")
