@@ -315,3 +315,23 @@ def test_a_directory_replaces_the_column_of_its_files(
         reader = spark.read.options(**asked["csv"][1])
         must_equal(spark, handles["csv"], root, reader.csv(str(root / "csv")))
     assert handles["csv"].progress().parts > 2
+
+
+def test_what_a_killed_publisher_left_behind_is_not_published(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    put(root / "in/a.txt", b"one\n")
+    handle = pipeline.submit("leaving", input="in/a.txt", output="out", params={"root": str(root)})
+    with pipeline.working(spark):
+        must_be_published(handle, root)
+    assert [name for name in names(root / "out") if "tmp" in name] == []
+    assert [name for name in names(root / "out/_holdfast") if "tmp" in name] == []
+
+
+@transform
+def leaving(df: DataFrame, *, root: str) -> DataFrame:
+    for staging in Path(root).glob(".out.*"):  # There is none yet when the request is planned.
+        for name in ("_SUCCESS.x.tmp", "_holdfast/x.json.x.tmp"):
+            left = put(staging / "_gathered" / name, b"half")
+            put(left.with_name(f".{left.name}.crc"), b"half")
+    return df

@@ -88,6 +88,8 @@ def publish(
         if not files.exists(path):
             files.write(path, msgspec.json.encode(manifest))
         files.write(f"{gathered}/_SUCCESS", b"")
+        _remove_others(files, gathered, {*manifest.files, "_SUCCESS", "_holdfast"})
+        _remove_others(files, f"{gathered}/_holdfast", {path.rpartition("/")[2]})
         files.refuse_links(gathered)
         still_ours()
         _put(files, order, gathered)
@@ -164,6 +166,13 @@ def _gather(
             moved = files.move(f"{order.staging}/{done.attempt}/{name}", f"{gathered}/{target}")
             if not moved and not files.exists(f"{gathered}/{target}"):
                 raise Fail(f"{done.attempt}/{name} is gone from {order.staging}")
+
+
+def _remove_others(files: Files, directory: str, names: set[str]) -> None:
+    """Remove what is not of the output: a publisher that was killed may leave half a file."""
+    for name in files.names(directory):
+        if name not in names:
+            files.remove(f"{directory}/{name}")
 
 
 def _put(files: Files, order: Order, gathered: str) -> None:
