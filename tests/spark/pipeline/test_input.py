@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from holdfast.spark import Handle, Pipeline, transform
 from holdfast.spark.pipeline.files import _CHUNK, Files
 from holdfast.spark.pipeline.formats import Format
-from spark.pipeline.support import must_be_published, numbers, rows
+from spark.pipeline.support import must_be_published, names, numbers, rows
 
 
 def test_a_directory_with_a_comma_in_its_name(
