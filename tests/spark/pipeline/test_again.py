@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from holdfast.spark import Handle, Pipeline
 from holdfast.spark.pipeline import planning, publishing, working
 from holdfast.spark.pipeline.files import Files
 from holdfast.worker import Retry
-from spark.pipeline.support import finish, must_be_published, names, numbers, wait_long
+from spark.pipeline.support import (
+    finish,
+    must_be_published,
+    names,
+    numbers,
+    rows,
+    summed,
+    wait_long,
+)
 
 
 def forgotten(handle: Handle) -> bool:
@@ -218,3 +227,42 @@ def test_only_parts_count_for_how_far_it_is(pipeline: Pipeline) -> None:
     running = [{"id": f"daily/{name}", "progress": [0.5, ""]} for name in ("0", "plan", "sub/0")]
     pipeline.queue.register(running=running)
     assert handle.progress().fraction == 0.5
+
+
+@pytest.mark.parametrize("last", [None, "summed"])
+def test_parts_that_are_revived_are_in_the_output_whatever_was_gathered_before(
+    spark: SparkSession, pipeline: Pipeline, root: Path, last: str | None
+) -> None:
+    """Also where an output without them was asked for, and could not be put into place."""
+    written = numbers(spark, root / "in", files=3)
+    bad = sorted((root / "in").glob("*.parquet"))[1]
+    good, planned = bad.read_bytes(), bad.stat()
+    bad.write_bytes(b"x" * len(good))
+    os.utime(bad, ns=(planned.st_mtime_ns, planned.st_mtime_ns))
+    handle = pipeline.submit(
+        "same",
+        input="in/*.parquet",
+        output="out",
+        part_size=1,
+        max_failures=0,
+        partial=True,
+        limit=0,
+        schema="n LONG, name STRING",
+        finish=last,
+    )
+    with pipeline.working(spark):
+        wait_long(lambda: handle.progress().parts == 3, "the plan")
+        (root / "out").mkdir()
+        handle.set_limit(None)
+        progress = finish(handle)
+        assert progress.state == "failed"
+        assert "is there already" in (progress.error or "")
+        (root / "out").rmdir()
+        bad.write_bytes(good)
+        os.utime(bad, ns=(planned.st_mtime_ns, planned.st_mtime_ns))
+        assert handle.revive() == 1
+        must_be_published(handle, root)
+    expected = summed(written) if last else written
+    assert rows(handle.read(spark)) == rows(expected)
+    (manifest,) = (root / "out/_holdfast").glob("*.json")
+    assert msgspec.json.decode(manifest.read_bytes())["missing"] == []

@@ -6,6 +6,7 @@ by luck, for another reason.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterator
@@ -503,7 +504,8 @@ def test_what_finish_came_to_is_checked(
 ) -> None:
     publisher = published(forger, [result("00000.t", "part-0.txt")], finish="same")
     forged = result("../../outside/keep", "part-00000-x-c000.txt")
-    (Path(forger.staging()) / "_finished.json").write_text(json.dumps(forged))
+    digest = hashlib.sha256(b"00000.t").hexdigest()[:16]
+    (Path(forger.staging()) / f"_finished.{digest}.json").write_text(json.dumps(forged))
     work(spark, pipeline)
     assert "the result of finish" in why(pipeline.queue, publisher)
 

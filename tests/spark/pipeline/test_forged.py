@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+import spark.pipeline.support  # noqa: F401  # Its transforms are named here.
 from holdfast import InvalidArgument
 from holdfast.progress import Part
 from holdfast.spark.pipeline import foreign

@@ -280,14 +280,17 @@ class Handle:
         return self._request.cancel()
 
     def revive(self) -> int:
-        """Let run again what failed: the plan, parts, or the publishing; return how many did."""
+        """Let run again what failed: the plan, parts, or the publishing; return how many did.
+
+        Parts that are revived end the request anew, which publishes it.
+        """
         status = self._request.status()
-        names = [f"{self.id}/plan"]
-        if status.ended:
-            names.append(_publishing(status))
-        names += [part.id for part in self._failed(status)]
+        names = [f"{self.id}/plan", *(part.id for part in self._failed(status))]
         self._tally = Tally()
-        return sum(self.queue.revive(name) for name in names)
+        revived = sum(self.queue.revive(name) for name in names)
+        if not revived and status.ended:
+            revived = int(self.queue.revive(_publishing(status)))
+        return revived
 
     def order(self) -> Order:
         """Return what was asked for, as long as it is not planned."""

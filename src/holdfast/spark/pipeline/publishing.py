@@ -85,7 +85,9 @@ def publish(
         files.make(f"{gathered}/_holdfast")
         _gather(files, order, winners, finished, gathered)
         path = manifest_path(gathered, order.id)
-        if not files.exists(path):
+        known = read_manifest(files, gathered, order.id, order.run)
+        if known is None or known.files != manifest.files:  # Else it was written before.
+            still_ours()
             files.write(path, msgspec.json.encode(manifest))
         files.write(f"{gathered}/_SUCCESS", b"")
         _remove_others(files, gathered, {*manifest.files, "_SUCCESS", "_holdfast"})

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from itertools import count
 from typing import Any, Final
 
@@ -80,6 +81,10 @@ class SparkLost(HoldfastError):
 
     Its JVM is gone, or a small job fails as well: local directories were removed, a disk is full.
     """
+
+
+class _Reopened(Exception):
+    """Parts of a request were revived while it was published."""
 
 
 class Duties:
@@ -329,13 +334,21 @@ class Duties:
         foreign.check_plan(self._roots, plan, output, request.id, run)
         order = plan.order
         parts = list(request.results())
-        if not (status.state == "completed" and status.failed == 0) and not order.partial:
+        complete = status.state == "completed" and status.failed == 0
+        if not status.ended or not (complete or order.partial):
             return Published("failed")  # What is done is kept: the failed parts may be revived.
         winners = [(part, foreign.done_of(part)) for part in parts if part.state == "done"]
         missing = [part.number for part in parts if part.state != "done"]
-        with self._noting(staging, job):
+
+        def still_ours() -> None:
+            job.extend()
+            if (now := request.status()).endings != status.endings or not now.ended:
+                raise _Reopened
+
+        with self._noting(staging, job), suppress(_Reopened):
             finished = self._finish(plan, [done for _, done in winners], job)
-            return publish(self._files, order, winners, missing, finished, job.extend)
+            return publish(self._files, order, winners, missing, finished, still_ours)
+        return Published("failed")  # Parts were revived: the next ending publishes them, too.
 
     def _give_back_unlike(self, plan: Plan) -> None:
         """Leave a request to workers that are like the one that planned it."""
@@ -347,7 +360,8 @@ class Duties:
         order = plan.order
         if order.finish is None:
             return None
-        path = f"{order.staging}/_finished.json"
+        attempts = "\n".join(winner.attempt for winner in winners)
+        path = f"{order.staging}/_finished.{sha256(attempts.encode()).hexdigest()[:16]}.json"
         known = self._files.read(path)
         if known is None:
             self._give_back_unlike(plan)
