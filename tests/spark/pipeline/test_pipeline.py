@@ -232,6 +232,8 @@ def test_a_partial_output_may_be_asked_for(
         must_be_published(handle, root)
     (path,) = (root / "out/_holdfast").glob("*.json")
     assert json.loads(path.read_text())["missing"] == [1]
+    with pytest.raises(WrongState, match="without 1 failed parts: submit the request again"):
+        handle.revive()
 
 
 def test_a_transform_that_groups_is_refused_with_advice(

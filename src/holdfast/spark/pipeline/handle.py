@@ -282,9 +282,15 @@ class Handle:
     def revive(self) -> int:
         """Let run again what failed: the plan, parts, or the publishing; return how many did.
 
-        Parts that are revived end the request anew, which publishes it.
+        Parts that are revived end the request anew, which publishes it. What is published already,
+        with partial=True, is not published again.
         """
         status = self._request.status()
+        if status.failed and self._state(status)[0] == "done":
+            raise WrongState(
+                f"{self.id} has published its output without {status.failed} failed parts: submit "
+                "the request again, with mode='overwrite'"
+            )
         names = [f"{self.id}/plan", *(part.id for part in self._failed(status))]
         self._tally = Tally()
         revived = sum(self.queue.revive(name) for name in names)
