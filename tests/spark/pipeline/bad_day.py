@@ -112,6 +112,7 @@ def _runs(process: psutil.Process) -> bool:
 def main(url: str, queue: str, root: str, folder: str) -> None:
     working.FULL_SECONDS = FULL_SECONDS  # type: ignore[misc]
     config = {"spark.local.dir": f"{folder}/local"}
+    os.environ["WORKER_PID"] = str(os.getpid())  # Spark's Python processes have it, too.
     spark = session(
         "bad day", master="local[2]", memory="512m", config=QUICK | INTERPRETED | config
     )

@@ -61,12 +61,12 @@ def summed(df: DataFrame, *, named: str = "total") -> DataFrame:
 @transform
 def halved_at_the_gate(df: DataFrame, *, gate: str) -> DataFrame:
     """Needs Python and a shuffle. While the gate is closed, rows wait and name their worker."""
-    closed, note = Path(gate, "closed"), Path(gate, str(os.getpid()))
+    closed = Path(gate, "closed")
 
     @F.udf("long")
     def half(n):  # type: ignore[no-untyped-def]  # Spark would look for more in the types.
         while closed.exists():
-            note.touch()
+            Path(gate, os.environ.get("WORKER_PID", "the test")).touch()
             time.sleep(0.02)
         return n // 2
 

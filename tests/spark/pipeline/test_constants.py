@@ -1,15 +1,20 @@
-"""What Python puts into a plan as a constant is the same in all parts, or the request fails."""
+"""What Python puts into a plan is the same in all parts, or the request fails."""
 
 from __future__ import annotations
 
 import datetime as dt
 import itertools
+import json
 import random
+import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -38,6 +43,91 @@ def with_a_column_of_its_own(df: DataFrame) -> DataFrame:
     return df.withColumn(name, F.col("n") + 1).withColumn("m", F.col(name) * 2).drop(name)
 
 
+def capturing(value: Any) -> Callable[[DataFrame], DataFrame]:
+    """Return a transform with a UDF that captures a new value in each call."""
+
+    def build(df: DataFrame) -> DataFrame:
+        made = value()
+        return df.withColumn("m", F.udf(lambda n, v=made: f"{n} {v}")("n"))
+
+    return build
+
+
+class Rate:
+    def __init__(self, value: float) -> None:
+        self.value = value
+        self.lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rate, (self.value,)
+
+
+def in_a_closure(df: DataFrame, value: Any) -> DataFrame:
+    return df.withColumn("m", F.udf(lambda n: f"{n} {value}")("n"))
+
+
+def in_a_function_of_a_function(df: DataFrame, value: Any) -> DataFrame:
+    def inner(n: int) -> str:
+        return f"{n} {value}"
+
+    return df.withColumn("m", F.udf(lambda n: inner(n + 1))("n"))
+
+
+def in_a_pandas_function(df: DataFrame, value: int) -> DataFrame:
+    def added(batches: Any) -> Any:
+        for one in batches:
+            yield one.assign(n=one.n + value)
+
+    return df.mapInPandas(added, df.schema)
+
+
+def in_a_broadcast(df: DataFrame, value: Any) -> DataFrame:
+    shared = df.sparkSession.sparkContext.broadcast({"a": value})
+    return df.withColumn("m", F.udf(lambda n: f"{n} {shared.value}")("n"))
+
+
+def in_a_local_class(df: DataFrame, value: Any) -> DataFrame:
+    class Named:
+        one = value
+
+        def text(self, n: int) -> str:
+            return f"{n} {self.one}"
+
+    return df.withColumn("m", F.udf(lambda n: Named().text(n))("n"))
+
+
+def joined(df: DataFrame, rows: Any, schema: str = "n LONG, m STRING") -> DataFrame:
+    return df.join(df.sparkSession.createDataFrame(rows, schema), "n", "left")
+
+
+def with_setting(df: DataFrame, value: str) -> DataFrame:
+    df.sparkSession.conf.set("spark.sql.session.timeZone", value)
+    return df
+
+
+def from_an_rdd(df: DataFrame, value: Any) -> DataFrame:
+    context = df.sparkSession.sparkContext
+    return joined(df, context.parallelize(range(3)).map(lambda n: (n, str(value))))
+
+
+def random_zone() -> str:
+    return f"+{next(numbered) % 10:02d}:00"
+
+
+ARRAY = np.arange(1000)
+SETTLED = {"de", "fr", "it"}
+CHANGING = {"number": 0}
+
+
+def of_a_global(n):  # type: ignore[no-untyped-def]  # Spark would look for more in the types.
+    return f"{n} {CHANGING['number']}"
+
+
+def in_a_global(df: DataFrame) -> DataFrame:
+    CHANGING["number"] += 1
+    return df.withColumn("m", F.udf(of_a_global)("n"))
+
+
 VARYING: dict[str, Callable[[DataFrame], DataFrame]] = {
     "the time": lambda df: df.withColumn("at", F.lit(dt.datetime.now(dt.UTC))),
     "the time in SQL": lambda df: df.selectExpr("n", "timestamp'now' AS at"),
@@ -50,6 +140,40 @@ VARYING: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a counter in a subquery": lambda df: sql(
         df, f"SELECT * FROM {{}} WHERE n IN (SELECT {next(numbered)} + id FROM range(3))"
     ),
+    "the time in a default": capturing(time.time_ns),
+    "a random array": capturing(lambda: np.random.default_rng().random(3)),
+    "an object with a value of its own": capturing(lambda: Rate(random.random())),
+    "a counter in a closure": lambda df: in_a_closure(df, next(numbered)),
+    "a set in a closure": lambda df: in_a_closure(df, {next(numbered)}),
+    "a nested value": lambda df: in_a_closure(df, [{"a": (1, [next(numbered), {}])}, {}]),
+    "an iterator": lambda df: in_a_closure(df, itertools.count(next(numbered))),
+    "a generator of random numbers": lambda df: in_a_closure(df, random.Random()),
+    "a large value": lambda df: in_a_closure(df, str(next(numbered)) * 2_000_000),
+    "a function that calls another": lambda df: in_a_function_of_a_function(df, next(numbered)),
+    "a function of pandas": lambda df: in_a_pandas_function(df, next(numbered)),
+    "a broadcast variable": lambda df: in_a_broadcast(df, next(numbered)),
+    "a local class": lambda df: in_a_local_class(df, next(numbered)),
+    "a function by chance": lambda df: df.withColumn(
+        "m", F.udf((lambda n: n + 1) if next(numbered) % 2 else (lambda n: n + 2))("n")
+    ),
+    "another function of Python by chance": lambda df: df.withColumn(
+        "m", F.udf((lambda n: min(n, 5)) if next(numbered) % 2 else (lambda n: max(n, 5)))("n")
+    ),
+    "a global of its module": in_a_global,
+    "rows": lambda df: joined(df, [(1, str(next(numbered)))]),
+    "many rows": lambda df: joined(df, [(n, str(n * next(numbered))) for n in range(2000)]),
+    "rows of pandas": lambda df: joined(df, pd.DataFrame({"n": [1], "m": [str(next(numbered))]})),
+    "many rows of pandas": lambda df: joined(
+        df, pd.DataFrame({"n": range(2000), "m": [str(next(numbered))] * 2000})
+    ),
+    "rows of an RDD": lambda df: from_an_rdd(df, next(numbered)),
+    "values in SQL": lambda df: df.join(
+        df.sparkSession.sql(f"SELECT * FROM VALUES (1L, {next(numbered)}) AS t(n, m)"), "n", "left"
+    ),
+    "a range": lambda df: df.join(
+        df.sparkSession.range(next(numbered)).withColumnRenamed("id", "n"), "n", "leftsemi"
+    ),
+    "a setting": lambda df: with_setting(df, random_zone()),
 }
 STABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
     "values in any order": lambda df: df.where(
@@ -58,13 +182,35 @@ STABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
     ),
     "a view of its own": lambda df: sql(df, "SELECT * FROM {} WHERE n > 3"),
     "a column of its own": with_a_column_of_its_own,
-    "a function of higher order": lambda df: df.select(
+    "always a function of higher order": lambda df: df.select(
         F.transform(F.array("n"), lambda n: n + 1).alias("a")
     ),
-    "a UDF": lambda df: df.withColumn("m", F.udf(lambda n: n)("n")),
-    "the day": lambda df: df.selectExpr("n", "date'2026-01-01' AS day"),
-    "another table": lambda df: df.join(other(df, "x"), "n", "left"),
+    "always a UDF": lambda df: df.withColumn("m", F.udf(lambda n: n)("n")),
+    "always the day": lambda df: df.selectExpr("n", "date'2026-01-01' AS day"),
+    "always another table": lambda df: df.join(other(df, "x"), "n", "left"),
+    "always a set": lambda df: in_a_closure(df, {"a", "b", "c"}),
+    "always a global set": lambda df: df.withColumn("m", F.udf(lambda n: n in SETTLED)("n")),
+    "always an array": lambda df: df.withColumn("m", F.udf(lambda n: int(ARRAY[n]))("n")),
+    "always a seeded generator": lambda df: in_a_closure(df, random.Random(1)),
+    "always a local class": lambda df: in_a_local_class(df, 1),
+    "always a large value": lambda df: in_a_closure(df, "x" * 2_000_000),
+    "always a broadcast variable": lambda df: in_a_broadcast(df, 1),
+    "always a lock in an object": capturing(lambda: Rate(1)),
+    "always a module": lambda df: df.withColumn("m", F.udf(lambda n: json.dumps([n]))("n")),
+    "always a function of pandas": lambda df: in_a_pandas_function(df, 1),
+    "always rows": lambda df: joined(df, [(1, "a"), (2, None)]),
+    "always rows with everything in them": lambda df: joined(
+        df,
+        [(1, {"a": [1.5, None]}, dt.datetime(2026, 1, 1, tzinfo=dt.UTC))],
+        "n LONG, m MAP<STRING, ARRAY<DOUBLE>>, t TIMESTAMP",
+    ),
+    "always rows of pandas": lambda df: joined(df, pd.DataFrame({"n": [1], "m": ["a"]})),
+    "always rows of an RDD": lambda df: from_an_rdd(df, 1),
+    "always a setting": lambda df: with_setting(df, "Asia/Tokyo"),
 }
+
+
+assert not VARYING.keys() & STABLE.keys()
 
 
 @transform
@@ -114,13 +260,14 @@ def test_a_transform_with_other_constants_in_each_call_is_refused(
 
 @pytest.mark.parametrize("kind", STABLE)
 def test_names_and_orders_that_change_are_no_other_constants(frame: DataFrame, kind: str) -> None:
-    planned = applying.tried("varied", {"kind": kind}, frame).constants
+    trial = applying.tried("varied", {"kind": kind}, frame)
+    planned = trial.constants, trial.tables
     with applying.transformed("varied", {"kind": kind}, frame, "open", planned) as result:
         assert result.columns
 
 
 def test_the_refusal_shows_the_constant(frame: DataFrame) -> None:
-    with pytest.raises(Fail, match=r"functions \(\d\d:\d\d:\d\d"):
+    with pytest.raises(Fail, match=r"refer to \(\d\d:\d\d:\d\d"):
         applying.tried("varied", {"kind": "the time"}, frame)
 
 

@@ -26,6 +26,7 @@ from holdfast.spark import Pipeline, transform
 from holdfast.spark.pipeline import applying, rowwise
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.gate import Gate, behind_a_gate
+from holdfast.spark.pipeline.logical import LogicalPlan
 from holdfast.spark.pipeline.order import Order, Plan
 from holdfast.spark.pipeline.pinning import difference, own_session
 from holdfast.spark.pipeline.reading import divide, read
@@ -336,7 +337,7 @@ def verdict(case: RandomCase, files: Files) -> str | None:
     for part in case.parts(files):
         gated, gate = behind_a_gate(part)
         try:
-            results.append((applying.called(found, {}, gated, gate, "open"), gate))
+            results.append((applying.called(found, {}, gated, gate, "open").frame, gate))
         except Fail as refused:
             return str(refused)
     must_be_equal(case, results)
@@ -483,7 +484,7 @@ def passes_now(case: RandomCase, files: Files) -> bool:
     if result is None:
         return False
     try:
-        rowwise.refuse_unequal("it", result, gate)
+        rowwise.refuse_unequal("it", LogicalPlan(result, gate))
     except Fail:
         return False
     return True

@@ -200,7 +200,7 @@ def test_a_file_that_changed_fails_its_part_alone(
     assert request.status().limit is None
 
 
-def test_a_transform_that_gives_other_columns_fails_the_request(
+def test_a_table_that_was_replaced_fails_the_request(
     spark: SparkSession, pipeline: Pipeline, root: Path, held: Held
 ) -> None:
     with pipeline.working(spark):
@@ -210,7 +210,7 @@ def test_a_transform_that_gives_other_columns_fails_the_request(
         handle.revive()
         progress = finish(handle)
         assert progress.state == "failed"
-        assert "gave other columns" in (progress.error or "")
+        assert "reads other tables than when the request was planned" in (progress.error or "")
         assert handle.cancel()
 
 

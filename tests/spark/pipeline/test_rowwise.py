@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType
 
 from holdfast.spark.pipeline import applying, rowwise
 from holdfast.spark.pipeline.gate import Gate, behind_a_gate
+from holdfast.spark.pipeline.logical import LogicalPlan
 from holdfast.spark.pipeline.transforms import Transform
 from holdfast.worker import Fail
 from spark.pipeline.support import numbers, rows
@@ -437,9 +438,9 @@ def files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
 def applied(spark: SparkSession, path: str, build: Build) -> DataFrame:
     """Do what a part does with a transform."""
     frame, gate = behind_a_gate(spark.read.parquet(path))
-    result = applying.called(Transform("it", build), {}, frame, gate, "open")
+    plan = applying.called(Transform("it", build), {}, frame, gate, "open")
     gate.state = "open"
-    return result
+    return plan.frame
 
 
 @pytest.mark.parametrize(
@@ -495,9 +496,9 @@ def test_what_a_transform_cached_is_forgotten(spark: SparkSession, files: Path) 
     frame = spark.read.parquet(str(files))
     with applying._gated(frame) as (gated, gate):
         found = Transform("it", lambda df: df.where("n > 3").cache().select("n"))
-        result = applying.called(found, {}, gated, gate, "open")
+        plan = applying.called(found, {}, gated, gate, "open")
         gate.state = "open"
-        assert result.count() == 56
+        assert plan.frame.count() == 56
         assert manager.numCachedEntries() == before + 1
     assert manager.numCachedEntries() == before
 
@@ -517,5 +518,5 @@ def test_the_check_takes_few_calls_of_java(
         return send(command, *more, **named)
 
     monkeypatch.setattr(client, "send_command", counted)
-    rowwise.refuse_unequal("it", frame, gate)
+    rowwise.refuse_unequal("it", LogicalPlan(frame, gate))
     assert len(sent) < 400, "each takes about 0.1 ms"

@@ -11,13 +11,11 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
 from holdfast.spark.pipeline.gate import Gate, behind_a_gate, forget_cached
-from holdfast.spark.pipeline.rowwise import (
-    constants,
-    fingerprint,
-    reads_file_facts,
-    refuse_staged_names,
-    refuse_unequal,
-)
+from holdfast.spark.pipeline.logical import LogicalPlan
+from holdfast.spark.pipeline.order import Plan
+from holdfast.spark.pipeline.pinning import other_python
+from holdfast.spark.pipeline.repeatable import Built, built, runs_python
+from holdfast.spark.pipeline.rowwise import reads_file_facts, refuse_staged_names, refuse_unequal
 from holdfast.spark.pipeline.transforms import Transform, UnknownTransform, find
 from holdfast.spark.pipeline.trouble import Permanent, is_bug, is_lost, reason
 from holdfast.worker import Fail, Release, Retry
@@ -42,8 +40,11 @@ class Trial(NamedTuple):
 
     schema: StructType
     reads_file_facts: bool
-    constants: str
-    """A fingerprint of the constants in its plan; "" if each part may have its own."""
+    runs_python: bool
+    constants: str = ""
+    """A fingerprint of the constants and functions in its plan; "" if parts may differ."""
+    tables: str = ""
+    """A fingerprint of the other tables that it reads; "" if parts may differ."""
 
 
 def tried(name: str, params: dict[str, object], frame: DataFrame) -> Trial:
@@ -54,32 +55,43 @@ def tried(name: str, params: dict[str, object], frame: DataFrame) -> Trial:
     """
     found, given = _known(name, params)
     with _gated(frame) as (gated, gate):
-        result = called(found, given, gated, gate, "empty")
+        plan = called(found, given, gated, gate, "empty")
+        facts = plan.frame.schema, reads_file_facts(plan), runs_python(plan)
         if found.per_part:
-            return Trial(result.schema, reads_file_facts(result, gate), "")
-        first = constants(result)
-        second = constants(called(found, given, gated, gate, "empty"))
-        if first != second:
-            raise _other_constants(name, sorted(set(first) - set(second)))
-        return Trial(result.schema, reads_file_facts(result, gate), fingerprint(first))
+            return Trial(*facts)
+        first = _built(found, plan)
+        second = _built(found, called(found, given, gated, gate, "empty"))
+        if first.constants != second.constants:
+            raise _other_constants(name, sorted(set(first.constants) - set(second.constants)))
+        if first.tables != second.tables:
+            raise _other_tables(name, sorted(set(first.tables) ^ set(second.tables)))
+        return Trial(*facts, *first.fingerprints)
 
 
 @contextmanager
 def transformed(
-    name: str, params: dict[str, object], frame: DataFrame, rows: Rows, planned: str
+    name: str, params: dict[str, object], frame: DataFrame, rows: Rows, planned: tuple[str, str]
 ) -> Iterator[DataFrame]:
     """Give the result of a transform over a part; refuse it if one job would differ.
 
     rows     "open" to read them when it is written; "empty" where the input has no files
-    planned  the fingerprint of the constants in its plan, if all parts must have the same
+    planned  the fingerprints of constants and tables in its plan, if all parts must have the same
     """
     found, given = _known(name, params)
     with _gated(frame) as (gated, gate):
-        result = called(found, given, gated, gate, rows)
-        if planned and not found.per_part and fingerprint(constants(result)) != planned:
-            raise _other_constants(name)
+        plan = called(found, given, gated, gate, rows)
+        if any(planned) and not found.per_part:
+            constants, tables = _built(found, plan).fingerprints
+            if constants != planned[0]:
+                raise _other_constants(name)
+            if tables != planned[1]:
+                raise _other_tables(name)
         gate.state = rows
-        yield result
+        yield plan.frame
+
+
+def _built(found: Transform, plan: LogicalPlan) -> Built:
+    return built(plan, package=found.function.__module__.partition(".")[0])
 
 
 @contextmanager
@@ -94,14 +106,14 @@ def _gated(frame: DataFrame) -> Iterator[tuple[DataFrame, Gate]]:
 
 def called(
     found: Transform, given: dict[str, Any], frame: DataFrame, gate: Gate, per_part: Rows
-) -> DataFrame:
+) -> LogicalPlan:
     """Call a transform on a part behind a gate, and check what it built.
 
     per_part  the rows that a transform with per_part=True can read while it is called
     """
     if found.per_part:
         gate.state = per_part
-        return call(found, given, frame)
+        return LogicalPlan(call(found, given, frame), gate)
     try:
         result = call(found, given, frame)
     except Exception as error:
@@ -110,8 +122,9 @@ def called(
         raise
     if gate.was_read:
         raise _looked(found.name)
-    refuse_unequal(found.name, result, gate)
-    return result
+    plan = LogicalPlan(result, gate)
+    refuse_unequal(found.name, plan)
+    return plan
 
 
 def _looked(name: str) -> Fail:
@@ -126,22 +139,51 @@ def _looked(name: str) -> Fail:
 def _other_constants(name: str, seen: Sequence[str] = ()) -> Fail:
     example = f" ({' '.join(seen)[:100]})" if seen else ""
     return Fail(
-        f"{name} does not build the same plan each time: constants or functions{example} differ "
-        "from call to call, and so from part to part. Pass times, random numbers and facts of one "
-        "machine as parameters of the request, or declare the transform with "
-        "@transform(per_part=True)"
+        f"{name} does not build the same plan each time: constants, settings, rows or what "
+        f"functions refer to{example} differ from call to call, and so from part to part. Pass "
+        "times, random numbers and facts of one machine as parameters of the request, or declare "
+        "the transform with @transform(per_part=True)"
     )
 
 
-def finished(name: str, params: dict[str, object], frame: DataFrame) -> DataFrame:
+def _other_tables(name: str, seen: Sequence[str] = ()) -> Fail:
+    example = f" ({', '.join(seen)[:200]})" if seen else ""
+    return Fail(
+        f"{name} reads other tables than when the request was planned, or their files have "
+        f"changed{example}: parts would join different rows. Let tables stay as they are while a "
+        "request runs, or read a copy; then submit the request again"
+    )
+
+
+def finished(name: str, params: dict[str, object], frame: DataFrame, plan: Plan) -> DataFrame:
     """Return the result of the finish transform, which sees all rows.
 
     It finds them in a view, which has no `_metadata`: they are in files of ours.
     """
-    frame.createTempView(_ALL_ROWS)
+    frame.createOrReplaceTempView(_ALL_ROWS)
     result = call(*_known(name, params), frame.sparkSession.table(_ALL_ROWS))
-    refuse_staged_names(name, result)
+    found = LogicalPlan(result, None)
+    refuse_staged_names(name, found)
+    if runs_python(found) and (why := other_python(plan)):
+        raise GivenBack(why)
     return result
+
+
+def finish_tried(
+    name: str, params: dict[str, object], frame: DataFrame, plan: Plan
+) -> DataFrame | None:
+    """Call the finish transform before there are parts, on no rows; return what it gave.
+
+    None if it runs queries: without rows they find something else than they will.
+    """
+    with _gated(frame) as (gated, gate):
+        try:
+            result = finished(name, params, gated, plan)
+        except Exception:
+            if gate.was_read:
+                return None
+            raise
+        return None if gate.was_read else result
 
 
 def _known(name: str, params: dict[str, object]) -> tuple[Transform, dict[str, Any]]:

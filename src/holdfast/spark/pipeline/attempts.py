@@ -43,7 +43,7 @@ def run_part(spark: SparkSession, files: Files, plan: Plan, some: Slice, job: Ru
     with _tidying(files, order.staging, attempt, scratch):
         frame = read(session, files, plan, some, scratch)
         rows: Rows = "open" if some.files else "empty"
-        with transformed(order.transform, order.params, frame, rows, plan.constants) as result:
+        with transformed(order.transform, order.params, frame, rows, plan.same) as result:
             _refuse_other_columns(plan, result)
             done = write(session, files, stored(result, order), order, job, attempt, began)
         _refuse_changed(files, some)  # Also while it was read.
@@ -61,7 +61,7 @@ def try_transform(spark: SparkSession, files: Files, plan: Plan, job: RunningJob
     try:
         session = own_session(spark, plan.settings)
         frame = read_nothing(session, plan, empty)
-        with transformed(order.transform, order.params, frame, "empty", plan.constants) as result:
+        with transformed(order.transform, order.params, frame, "empty", plan.same) as result:
             _refuse_other_columns(plan, result)
     finally:
         with suppress(Exception):  # What went wrong says more.
@@ -75,20 +75,29 @@ def run_finish(
     order = plan.order
     assert order.finish is not None
     attempt = f"finish.{safe(job.token)}"
-    paths = [for_spark(f"{order.staging}/{done.attempt}") for done in winners]
     session = own_session(spark, plan.settings)
-    reader = session.read.format("parquet").schema(StructType.fromJson(schema_json(plan.output)))
-    reader = reader.options(**own_options("parquet"))
-    frame = finished(order.finish, order.finish_params, reader.load(paths))
+    parts = read_parts(session, plan, [f"{order.staging}/{done.attempt}" for done in winners])
+    frame = finished(order.finish, order.finish_params, parts, plan)
     with _tidying(files, order.staging, attempt):
-        writer = frame.write.format(order.output_format).options(**order.output_options)
+        writer = as_output(frame, order)
         return write(session, files, writer, order, job, attempt, time.time())
+
+
+def read_parts(spark: SparkSession, plan: Plan, paths: list[str]) -> DataFrame:
+    """Return what parts wrote for a finish."""
+    reader = spark.read.format("parquet").schema(StructType.fromJson(schema_json(plan.output)))
+    return reader.options(**own_options("parquet")).load([for_spark(path) for path in paths])
+
+
+def as_output(frame: DataFrame, order: Order) -> DataFrameWriter:
+    """Return how the rows of an output are written."""
+    return frame.write.format(order.output_format).options(**order.output_options)
 
 
 def stored(frame: DataFrame, order: Order) -> DataFrameWriter:
     """Return how the rows of a part are written; for a finish, in a form that keeps their types."""
     if order.finish is None:
-        return frame.write.format(order.output_format).options(**order.output_options)
+        return as_output(frame, order)
     for name, value in _EXACT.items():
         frame.sparkSession.conf.set(f"spark.sql.parquet.{name}", value)
     return frame.write.format("parquet")

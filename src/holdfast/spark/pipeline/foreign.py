@@ -47,6 +47,7 @@ T = TypeVar("T")
 
 _PART_ID: Final = re.compile(r"(.+)/([0-9]{1,10})", re.DOTALL)
 _ENDING_ID: Final = re.compile(r"(.+)/end/[0-9]{1,10}", re.DOTALL)
+_CANCEL_ID: Final = re.compile(r"(.+)/end/([0-9]{1,10})/cancel", re.DOTALL)
 
 
 def decoded(what: str, decode: Callable[[bytes], T], content: bytes | None) -> T:
@@ -84,9 +85,18 @@ def ended_request(job_id: str) -> str:
     return found[1]
 
 
+def cancelled_request(job_id: str) -> tuple[str, int]:
+    """Return the request that a job gives up, and which of its endings."""
+    found = _CANCEL_ID.fullmatch(job_id)
+    if found is None:
+        raise InvalidArgument(f"{arguments.shown(job_id)} does not cancel a request")
+    return found[1], int(found[2])
+
+
 def whose(job_id: str) -> str:
-    """Return the request that a plan, a part or a publishing belongs to, going by its id."""
-    found = _ENDING_ID.fullmatch(job_id) or _PART_ID.fullmatch(job_id)
+    """Return the request that a job of a pipeline belongs to, going by its id."""
+    found = _CANCEL_ID.fullmatch(job_id) or _ENDING_ID.fullmatch(job_id)
+    found = found or _PART_ID.fullmatch(job_id)
     return found[1] if found else job_id.removesuffix("/plan")
 
 

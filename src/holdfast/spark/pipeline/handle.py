@@ -20,6 +20,7 @@ from holdfast.spark.pipeline.order import (
     Done,
     Order,
     Published,
+    Target,
     many_parts,
     read_order,
     read_published,
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
     from holdfast.job import Duration, WorkerInfo
 
-State: TypeAlias = Literal["planning", "running", "publishing", "done", "failed", "cancelled"]
+State: TypeAlias = Literal[
+    "planning", "running", "publishing", "cancelling", "done", "failed", "cancelled"
+]
 
 ENDED: Final = ("done", "failed", "cancelled")
 
@@ -41,6 +44,8 @@ PAGE: Final = 1000
 """Parts that are read in one call."""
 MOST_PAGES: Final = 2
 """Calls that one look at the progress of a request costs, however many parts it has."""
+KEPT_SECONDS: Final = 7 * 86400
+"""For how long it is remembered that a request was given up after its parts had ended."""
 MOST_ERRORS: Final = 20
 """Failed parts whose errors `progress` tells."""
 
@@ -156,7 +161,7 @@ class Handle:
         if published and state == "done":
             rows_in, rows_out, counted = published.rows_in, published.rows_out, status.settled
         may_wait = state not in ENDED and (
-            status.delayed or not status.sealed or state == "publishing"
+            status.delayed or not status.sealed or state in ("publishing", "cancelling")
         )
         workers = self.queue.workers() if status.running or may_wait else []
         running = sum(self._running(workers)) if status.running else 0.0
@@ -198,9 +203,10 @@ class Handle:
             if state in ENDED or left <= 0:
                 return self.progress()
             patience = min(left, _POLL_SECONDS)
-            if state == "publishing":
+            if state in ("publishing", "cancelling"):
+                awaited = _publishing(status) if state == "publishing" else _giving_up(status)
                 try:
-                    self.queue.result(_publishing(status), wait=patience)
+                    self.queue.result(awaited, wait=patience)
                 except JobNotFound:  # Forgotten meanwhile, as the request will be in a moment.
                     time.sleep(min(patience, 0.1))
             else:
@@ -212,16 +218,27 @@ class Handle:
             return "cancelled", None, None
         if not status.ended:
             return *self._unfinished(status), None
-        try:
-            outcome = self.queue.result(_publishing(status))
-        except JobNotFound:
-            return "publishing", None, None  # The server has it, in a moment.
-        if outcome is None:
-            return "publishing", None, None
-        if outcome.kind == "failed":
-            return "failed", outcome.error, None
+        outcome = self._outcome(_publishing(status))
         published = _published(outcome)
-        return published.state, status.reason, published
+        if outcome and outcome.kind == "completed" and published.state != "failed":
+            return published.state, status.reason, published
+        if self.queue.show(_giving_up(status)) is not None:
+            given_up = self._outcome(_giving_up(status))
+            if given_up is None:
+                return "cancelling", None, published
+            if (found := _published(given_up)).state != "failed":
+                return found.state, None, found
+        if outcome is None or outcome.kind == "cancelled":
+            return "publishing", None, None  # The server has it, or a worker, in a moment.
+        error = outcome.error if outcome.kind == "failed" else status.reason
+        return "failed", error, published
+
+    def _outcome(self, id: str) -> Outcome | None:
+        """Return how a job ended; None where it has not, or is not there yet."""
+        try:
+            return self.queue.result(id)
+        except JobNotFound:
+            return None
 
     def _unfinished(self, status: RequestStatus) -> tuple[State, str | None]:
         if status.sealed and status.limit != 0:
@@ -275,9 +292,29 @@ class Handle:
         self._request.set_priority(priority)
 
     def cancel(self) -> bool:
-        """Let nothing more of it run. What was written goes away; nothing is published."""
+        """Cancel it: nothing more of it runs, nothing is published, and what it wrote goes away.
+
+        Return True if this call cancelled it. At the very end of publishing that may be too late:
+        `wait()` returns which of the two happened.
+        """
         self.queue.cancel(f"{self.id}/plan")
-        return self._request.cancel()
+        if self._request.cancel():
+            return True
+        status = self._request.status()
+        state, _, published = self._state(status)
+        if not status.ended or state not in ("publishing", "failed"):
+            return False
+        data = self.queue.data(_publishing(status))
+        if data is None and published:
+            data = msgspec.json.encode(Target(published.output))
+        if not data:
+            return False
+        # This job gives it up, whoever dies now. That the publishing stops does not wait for it.
+        added = self.queue.add(
+            data, id=_giving_up(status), handler="cancel", priority=99, result_for=KEPT_SECONDS
+        )
+        self.queue.cancel(_publishing(status))
+        return bool(added)
 
     def revive(self) -> int:
         """Let run again what failed: the plan, parts, or the publishing; return how many did.
@@ -286,7 +323,10 @@ class Handle:
         with partial=True, is not published again.
         """
         status = self._request.status()
-        if status.failed and self._state(status)[0] == "done":
+        state = self._state(status)[0]
+        if state in ("cancelled", "cancelling"):
+            raise WrongState(f"{self.id} was cancelled: submit the request again")
+        if status.failed and state == "done":
             raise WrongState(
                 f"{self.id} has published its output without {status.failed} failed parts: submit "
                 "the request again, with mode='overwrite'"
@@ -311,9 +351,9 @@ class Handle:
         from holdfast.spark.pipeline.publishing import read_manifest  # noqa: PLC0415
 
         status = self._request.status()
-        published = _published(self.queue.result(_publishing(status)) if status.ended else None)
-        if published.state != "done":
-            raise WrongState(f"{self.id} has published nothing: it is {self.progress().state}")
+        state, _, published = self._state(status)
+        if state != "done" or published is None:
+            raise WrongState(f"{self.id} has published nothing: it is {state}")
         output = published.output
         foreign.check_output(self._roots, output)
         files = Files(spark, self._roots)
@@ -330,6 +370,10 @@ class Handle:
 
 def _publishing(status: RequestStatus) -> str:
     return f"{status.id}/end/{status.endings}"
+
+
+def _giving_up(status: RequestStatus) -> str:
+    return f"{_publishing(status)}/cancel"
 
 
 def _published(outcome: Outcome | None) -> Published:

@@ -99,10 +99,22 @@ class Plan(msgspec.Struct, frozen=True):
     spark: str
     """The version of Spark."""
     constants: str = ""
-    """A fingerprint of the constants in the plan of the transform; "" where parts may differ."""
+    """A fingerprint of the constants and functions in the plan of the transform; "" where parts may
+    differ."""
+    tables: str = ""
+    """A fingerprint of the other tables that it reads, with their files."""
+    python: str = ""
+    """The version of Python and the local time zone of the planner."""
+    runs_python: bool = False
+    """Whether the transform calls functions of Python."""
     in_files: str | None = None
     """The schema of the files, as JSON, where a directory such as `day=1` replaces one of their
     columns. Without it Spark would take that column out of what a part reads."""
+
+    @property
+    def same(self) -> tuple[str, str]:
+        """Return the fingerprints of what must be the same in each call of the transform."""
+        return self.constants, self.tables
 
 
 class Blocks(msgspec.Struct, frozen=True, tag="blocks"):

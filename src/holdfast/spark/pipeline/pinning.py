@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final
@@ -26,7 +27,7 @@ from holdfast.worker import Fail
 _LEGACY: Final = "spark.sql.legacy."
 """Settings that restore the behaviour of older versions. They are pinned if they are set."""
 
-SETTINGS: Final = tuple(
+SETTINGS: Final = frozenset(
     f"spark.sql.{name}"
     for name in (
         "ansi.doubleQuotedIdentifiers",
@@ -73,6 +74,8 @@ SETTINGS: Final = tuple(
 )
 """Settings of a session that change what a query returns, and not only how fast."""
 
+_MOMENTS: Final = (-2_200_000_000, 4_100_000_000, 30 * 86400)
+"""Moments at which local time is compared with UTC: a month apart, from 1900 to 2100."""
 _GATE_NEEDS: Final = {"spark.sql.sources.useV1SourceList": "avro,csv,json,kafka,orc,parquet,text"}
 
 
@@ -95,17 +98,25 @@ def own_session(spark: SparkSession, settings: Mapping[str, str] | None = None) 
         for name in _legacy(session):
             session.conf.unset(name)
         for name, value in settings.items():
-            if name not in SETTINGS and not name.startswith(_LEGACY):
+            if not _is_pinned(name):
                 raise Fail(f"{name} is not one of the settings that a request pins")
             session.conf.set(name, value)
     return session
 
 
-def _legacy(spark: SparkSession) -> dict[str, str]:
-    """Return the legacy settings that are set. One call: a session may have a hundred settings."""
+def pinned_here(spark: SparkSession) -> dict[str, str]:
+    """Return the settings that are set and would be pinned, in one call of Java."""
     said = spark._jsparkSession.sessionState().conf().getAllConfs().mkString("\n")
     pairs = (line.split(" -> ", 1) for line in str(said).split("\n"))
-    return {pair[0]: pair[1] for pair in pairs if pair[0].startswith(_LEGACY) and len(pair) > 1}
+    return {pair[0]: pair[1] for pair in pairs if len(pair) > 1 and _is_pinned(pair[0])}
+
+
+def _is_pinned(name: str) -> bool:
+    return name in SETTINGS or name.startswith(_LEGACY)
+
+
+def _legacy(spark: SparkSession) -> dict[str, str]:
+    return {name: one for name, one in pinned_here(spark).items() if name.startswith(_LEGACY)}
 
 
 # ---------------------------------------------------------------------- schema
@@ -142,7 +153,29 @@ def unlike(plan: Plan, spark: SparkSession) -> str | None:
             f"the code of {plan.order.transform!r} or of its finish differs from the code that "
             "planned it. Start a worker with that code, or cancel the request and submit it again"
         )
-    return None
+    return other_python(plan) if plan.runs_python else None
+
+
+def other_python(plan: Plan) -> str | None:
+    """Return in what the Python of this worker differs from the planner's.
+
+    The local time zone counts: functions of Python get timestamps as local times.
+    """
+    here = python_here()
+    if plan.python == here:
+        return None
+    return (
+        f"it calls Python functions, was planned with {plan.python}, and this worker has {here}. "
+        "Start workers with the same version of Python and the same TZ"
+    )
+
+
+def python_here() -> str:
+    """Return the version of Python and the local time zone of this process."""
+    offsets = [time.localtime(moment).tm_gmtoff for moment in range(*_MOMENTS)]
+    rules = hashlib.sha256(repr(offsets).encode()).hexdigest()[:8]
+    zone = "/".join(dict.fromkeys(time.tzname))
+    return f"Python {sys.version_info[0]}.{sys.version_info[1]} and time zone {zone} ({rules})"
 
 
 def code_of(order: Order) -> str:

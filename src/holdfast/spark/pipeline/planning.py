@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import msgspec
 from pyspark.errors import AnalysisException
@@ -16,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from holdfast import Request
 from holdfast.spark.pipeline import foreign
-from holdfast.spark.pipeline.applying import GivenBack, tried
-from holdfast.spark.pipeline.attempts import stored
+from holdfast.spark.pipeline.applying import GivenBack, finish_tried, tried
+from holdfast.spark.pipeline.attempts import as_output, read_parts, stored
 from holdfast.spark.pipeline.files import Files, as_url
 from holdfast.spark.pipeline.order import (
     MOST_PARTS,
@@ -28,7 +29,7 @@ from holdfast.spark.pipeline.order import (
     many_parts,
     too_many_parts,
 )
-from holdfast.spark.pipeline.pinning import code_of, own_session, settings_of
+from holdfast.spark.pipeline.pinning import code_of, own_session, python_here, settings_of
 from holdfast.spark.pipeline.reading import divide, read_all, schema_in, schema_in_files
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found, split
@@ -95,8 +96,8 @@ def _plan(spark: SparkSession, order: Order) -> Plan:
         code = code_of(order)
     except UnknownTransform as error:
         raise GivenBack(error.in_a_worker()) from error
-    session = own_session(spark)
-    frame = read_all(session, order)
+    settings = settings_of(spark)
+    frame = read_all(own_session(spark, settings), order)
     schema = schema_in(frame)
     trial = tried(order.transform, order.params, frame)
     return Plan(
@@ -104,27 +105,60 @@ def _plan(spark: SparkSession, order: Order) -> Plan:
         schema=schema,
         output=trial.schema.json(),
         whole_files=trial.reads_file_facts,
-        settings=settings_of(session),
+        settings=settings,
         code=code,
         spark=spark.version,
         constants=trial.constants,
+        tables=trial.tables,
+        python=python_here(),
+        runs_python=trial.runs_python,
         in_files=schema_in_files(frame),
     )
 
 
 def _try_to_write(spark: SparkSession, files: Files, plan: Plan) -> None:
-    """Write an empty DataFrame in the format of the parts: not every format holds every type."""
+    """Write empty DataFrames as parts and finish will: not every format holds every type.
+
+    A mistake in the finish transform fails the request here, and not after the last part.
+    """
     order = plan.order
     target = f"{order.staging}/_trial"
     schema = StructType.fromJson(foreign.schema_json(plan.output))
+    session = own_session(spark, plan.settings)
+    kept = "Parquet, in which parts are kept for finish=" if order.finish else "the output"
     try:
-        empty = own_session(spark, plan.settings).createDataFrame([], schema)
-        stored(empty, order).mode("overwrite").save(as_url(target))
-    except AnalysisException as error:
-        files.remove(order.staging)
-        kept = "Parquet, in which parts are kept for finish=" if order.finish else "the output"
-        raise Fail(f"{order.transform} cannot be written to {kept}: {reason(error)}") from error
+        with _refusing(order.transform, kept):
+            stored(session.createDataFrame([], schema), order).mode("overwrite").save(
+                as_url(target)
+            )
+        if order.finish is not None:
+            _try_finish(own_session(spark, plan.settings), plan, target)
+    except BaseException:
+        with suppress(Exception):  # What went wrong says more.
+            files.remove(order.staging)
+        raise
     files.remove(target)
+
+
+def _try_finish(session: SparkSession, plan: Plan, parts: str) -> None:
+    order = plan.order
+    assert order.finish is not None
+    result = finish_tried(
+        order.finish, order.finish_params, read_parts(session, plan, [parts]), plan
+    )
+    if result is not None:
+        schema = StructType.fromJson(foreign.schema_json(result._jdf.schema().json()))
+        with _refusing(order.finish, "the output"):
+            empty = session.createDataFrame([], schema)
+            as_output(empty, order).mode("overwrite").save(as_url(f"{parts}/_finish"))
+
+
+@contextmanager
+def _refusing(name: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except AnalysisException as error:
+        raise Fail(f"{name} cannot be written to {what}: {reason(error)}") from error
 
 
 def read_plan(files: Files, staging: str) -> Plan | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
@@ -51,6 +52,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _read = msgspec.json.Decoder(Manifest).decode
+_REPLACED: Final = "_replaced."
+"""What was there before an output begins with this, until the output has its place."""
 
 
 def manifest_path(output: str, request: str) -> str:
@@ -98,6 +101,14 @@ def publish(
         published = manifest
     files.remove(order.staging)
     return as_published(order.output, published)
+
+
+def abandon(files: Files, output: str, staging: str) -> None:
+    """Remove what a request wrote, and give the output that it was about to replace its place."""
+    for name in files.names(staging):
+        if name.startswith(_REPLACED) and not files.exists(output):
+            files.move(f"{staging}/{name}", output)
+    files.remove(staging)
 
 
 def as_published(output: str, manifest: Manifest) -> Published:
@@ -187,7 +198,7 @@ def _put(files: Files, order: Order, gathered: str) -> None:
     if files.exists(order.output):
         if order.mode == "error":
             raise Fail(f"output {order.output} is there already: say mode='overwrite' or 'append'")
-        replaced = f"{order.staging}/_replaced.{random_name()}"
+        replaced = f"{order.staging}/{_REPLACED}{random_name()}"
         files.move(order.output, replaced)
         if not files.move(gathered, order.output):
             files.move(replaced, order.output)  # It is this request's, by another publisher.

@@ -8,15 +8,10 @@ refused. Branches that do not read the part may do anything that gives each part
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterator
-from functools import cached_property
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
-
-from holdfast.spark.pipeline.gate import Gate, gate_name
+from holdfast.spark.pipeline.logical import LogicalPlan, Operator, several
 from holdfast.worker import Fail
 
 ROW_WISE: Final = frozenset(
@@ -92,57 +87,34 @@ _RANDOM_VECTOR: Final = re.compile(
     r"\baes_encrypt\(.*, (?:GCM|CBC|DEFAULT), \w+, cast\( as binary\), ", re.IGNORECASE
 )
 """Spark draws an initialization vector for each call, though it calls that deterministic."""
-_COLUMN: Final = re.compile(r" AS .*#\d+L?$|\blambda \w+|[^\s(),\[\]]*#\d+L?")
-"""What is numbered or named anew in each plan: columns, aliases and the arguments of lambdas."""
-_WORD: Final = re.compile(r"[^\s(),\[\]]+")
 _WAY_OUT: Final = (
     "Move it into a transform for finish=, which sees all rows; or declare the transform with "
     "@transform(per_part=True) if each part may have a result of its own"
 )
 
 
-def refuse_unequal(name: str, frame: DataFrame, gate: Gate) -> None:
+def refuse_unequal(name: str, plan: LogicalPlan) -> None:
     """Refuse a transform whose parts together would differ from one job over the whole input."""
-    plan = _Plan(frame, gate)
     _refuse_moments(name, plan)
     _refuse_way(name, plan.root)
     _refuse_places(name, plan)
 
 
-def reads_file_facts(frame: DataFrame, gate: Gate) -> bool:
+def reads_file_facts(plan: LogicalPlan) -> bool:
     """Tell whether a transform asks for the names of files: then they must not be divided."""
-    plan = _Plan(frame, gate)
     return next(plan.places(), None) is not None or plan.asks_for_input_files()
 
 
-def refuse_staged_names(name: str, frame: DataFrame) -> None:
+def refuse_staged_names(name: str, plan: LogicalPlan) -> None:
     """Refuse a finish that asks for the names of files: it reads what parts wrote."""
-    if _Plan(frame, None).asks_for_input_files():
+    if plan.asks_for_input_files():
         raise Fail(
             f"{name} asks for the names of files, and a finish reads what parts wrote. Keep the "
             "name in a column: the transform of the request can read _metadata.file_path"
         )
 
 
-def constants(frame: DataFrame) -> list[str]:
-    """Return the constants and functions of a plan, in an order that says nothing.
-
-    Python may put the time, a random number or the name of a machine into a plan as a constant.
-    Then each call of the transform gives another plan, and each part other rows.
-    """
-    words: list[str] = []
-    for node in _Plan(frame, None).root.all():
-        for text in node.texts:
-            words += _WORD.findall(_COLUMN.sub("", text))
-    return sorted(words)
-
-
-def fingerprint(words: list[str]) -> str:
-    """Return a short form of constants, by which two plans are compared."""
-    return hashlib.sha256("\n".join(words).encode(errors="surrogatepass")).hexdigest()
-
-
-def _refuse_way(name: str, node: _Node) -> None:
+def _refuse_way(name: str, node: Operator) -> None:
     """Follow the part from the result down to its relation."""
     if not node.uses:
         raise Fail(
@@ -166,7 +138,7 @@ def _refuse_way(name: str, node: _Node) -> None:
         node = node.children[sides[0]]
 
 
-def _refuse_subquery(name: str, node: _Node) -> None:
+def _refuse_subquery(name: str, node: Operator) -> None:
     if any(one.uses for one in node.subqueries):
         raise Fail(
             f"{name} reads its input in a subquery ({node.kind}), which would see one part "
@@ -174,7 +146,7 @@ def _refuse_subquery(name: str, node: _Node) -> None:
         )
 
 
-def _refuse_table_function(name: str, node: _Node) -> None:
+def _refuse_table_function(name: str, node: Operator) -> None:
     """Refuse table functions that are called with rows of the part: they have a state."""
     inside = (one for query in node.subqueries for one in query.all())
     for one in [node, *(inside if node.kind == "LateralJoin" else ())]:
@@ -186,7 +158,7 @@ def _refuse_table_function(name: str, node: _Node) -> None:
             )
 
 
-def _refuse_twice(name: str, node: _Node, times: int) -> None:
+def _refuse_twice(name: str, node: Operator, times: int) -> None:
     if times > 1:
         raise Fail(
             f"{name} reads its input more than once ({node.kind}), and would combine each part "
@@ -194,7 +166,7 @@ def _refuse_twice(name: str, node: _Node, times: int) -> None:
         )
 
 
-def _refuse_operator(name: str, node: _Node, above: str) -> None:
+def _refuse_operator(name: str, node: Operator, above: str) -> None:
     if not (node.kind in ROW_WISE or (node.kind == "Sort" and node.is_local_sort)):
         known = f" ({_KNOWN_AS[node.kind]})" if node.kind in _KNOWN_AS else ""
         raise Fail(
@@ -208,7 +180,7 @@ def _refuse_operator(name: str, node: _Node, above: str) -> None:
         )
 
 
-def _refuse_side(name: str, node: _Node, side: str) -> None:
+def _refuse_side(name: str, node: Operator, side: str) -> None:
     kind = node.join
     if side not in JOINS.get(kind, ()):
         raise Fail(
@@ -218,7 +190,7 @@ def _refuse_side(name: str, node: _Node, side: str) -> None:
         )
 
 
-def _refuse_moments(name: str, plan: _Plan) -> None:
+def _refuse_moments(name: str, plan: LogicalPlan) -> None:
     """Refuse values that depend on when or where a row is computed, anywhere in the plan."""
     if plan.java.isStreaming():
         raise Fail(f"{name} reads a stream, and parts read it at different times. Read a table")
@@ -236,7 +208,7 @@ def _refuse_moments(name: str, plan: _Plan) -> None:
             f"{name} uses aes_encrypt() without an initialization vector, which gives other values "
             "in each part. Pass one, or use the mode ECB"
         )
-    said = plan.moment()
+    said = _moment(plan)
     if said in _OF_SESSION:
         raise Fail(
             f"{name} uses {said}, which depends on the session of a worker. Pass the value as a "
@@ -249,7 +221,7 @@ def _refuse_moments(name: str, plan: _Plan) -> None:
         )
 
 
-def _refuse_places(name: str, plan: _Plan) -> None:
+def _refuse_places(name: str, plan: LogicalPlan) -> None:
     for text in plan.places():
         if text not in FILE_FACTS:
             raise Fail(
@@ -258,140 +230,19 @@ def _refuse_places(name: str, plan: _Plan) -> None:
             )
 
 
-class _Plan:
-    """The analysed plan of a DataFrame."""
-
-    def __init__(self, frame: DataFrame, gate: Gate | None) -> None:
-        self.java: Any = frame._jdf.queryExecution().analyzed()
-        jvm: Any = frame.sparkSession._jvm
-        self._patterns = getattr(
-            getattr(jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$"
-        )
-        reading = _Reading(gate, subqueries=self.has("PLAN_EXPRESSION"))
-        self.root = _Node(self.java, reading)
-
-    def has(self, pattern: str) -> bool:
-        """Ask Spark's own index of what is in a plan, with its expressions and subqueries."""
-        return bool(self.java.containsPattern(getattr(self._patterns, pattern)()))
-
-    def asks_for_input_files(self) -> bool:
-        """Tell whether a function of it returns the names of the files that are read."""
-        return any("input_file_" in text for node in self.root.all() for text in node.texts)
-
-    def moment(self) -> str | None:
-        """Return what stands for the time at which the query runs."""
-        if self.has("CURRENT_LIKE"):
-            return _culprit(self) or "the current time"
-        if self.has("CAST") or self.has("RUNTIME_REPLACEABLE"):
-            for node in self.root.all():
-                for text in node.texts:
-                    if found := _TOLD_DAY.search(text):
-                        return f"'{found[1]}' as a time"
-        return None
-
-    def places(self) -> Iterator[str]:
-        """Return what is read of `_metadata`: names of its fields, or "" for the whole of it."""
-        for leaf in self.root.all():
-            if not leaf.is_part or not (hidden := leaf.hidden):
-                continue
-            if hidden in str(self.java.output().mkString("\n")).split("\n"):
-                yield ""
-            for node in self.root.all():
-                for text in node.texts:
-                    if text != hidden:
-                        yield from _fields(text, hidden)
+def _moment(plan: LogicalPlan) -> str | None:
+    """Return what stands for the time at which the query runs."""
+    if plan.has("CURRENT_LIKE"):
+        return _culprit(plan) or "the current time"
+    if plan.has("CAST") or plan.has("RUNTIME_REPLACEABLE"):
+        for node in plan.root.all():
+            for text in node.texts:
+                if found := _TOLD_DAY.search(text):
+                    return f"'{found[1]}' as a time"
+    return None
 
 
-def _fields(text: str, hidden: str) -> Iterator[str]:
-    for found in re.finditer(rf"{re.escape(hidden)}(?!\d)(?:\.(\w+))?", text):
-        yield found[1] or ""
-
-
-class _Reading:
-    """What the nodes of one plan share."""
-
-    def __init__(self, gate: Gate | None, *, subqueries: bool) -> None:
-        self.gate = gate
-        self.subqueries = subqueries
-        self.named: dict[int, _Node] = {}
-        """Common table expressions: each reference stands for the whole of it."""
-
-
-class _Node:
-    """An operator of a logical plan."""
-
-    def __init__(self, java: Any, reading: _Reading) -> None:
-        self._java = java
-        self._reading = reading
-        kind = str(java.getClass().getName())
-        # An extension may have operators with the names of Spark's.
-        self.kind = kind.rpartition(".")[2] if kind.startswith("org.apache.spark.sql.") else kind
-        below = list(_several(java.children()))
-        if self.kind == "WithCTE":
-            for one in below[:-1]:
-                reading.named[one.id()] = _Node(one.child(), reading)
-            below = below[-1:]
-            self.kind = "SubqueryAlias"  # With its definitions taken out it only passes rows on.
-        self.children = [_Node(one, reading) for one in below]
-        if self.kind == "CTERelationRef" and (named := reading.named.get(java.cteId())):
-            self.kind = "SubqueryAlias"
-            self.children = [named]
-        self.subqueries = (
-            [_Node(one, reading) for one in _several(java.subqueries())]
-            if reading.subqueries
-            else []
-        )
-        self._gate = gate_name(java.relation()) if self.kind == "LogicalRelation" else None
-        self.is_part = reading.gate is not None and self._gate == reading.gate.name
-
-    @cached_property
-    def uses(self) -> int:
-        """How often the part is read here and below. What reads another part counts too."""
-        return bool(self._gate) + sum(one.uses for one in (*self.children, *self.subqueries))
-
-    def all(self) -> Iterator[_Node]:
-        """Go through this operator and all below, and those of subqueries."""
-        yield self
-        for one in (*self.children, *self.subqueries):
-            yield from one.all()
-
-    @cached_property
-    def texts(self) -> list[str]:
-        """Its expressions, as Spark writes them."""
-        return str(self._java.expressions().mkString("\n")).split("\n")
-
-    @property
-    def expressions(self) -> Iterator[Any]:
-        """Its expressions, as Spark has them."""
-        return _several(self._java.expressions())
-
-    @property
-    def is_local_sort(self) -> bool:
-        """Whether it sorts within partitions, so that no row moves to another."""
-        return not getattr(self._java, "global")()  # A word of Python.
-
-    @property
-    def generator(self) -> str:
-        """Which generator it calls."""
-        found = self._java.generator()
-        kind = str(found.getClass().getName())
-        return str(found.name()) if kind.endswith("UDTF") else kind.rpartition(".")[2]
-
-    @property
-    def join(self) -> str:
-        """How it joins."""
-        return str(self._java.joinType().toString()).partition("(")[0]
-
-    @property
-    def hidden(self) -> str | None:
-        """Return the column `_metadata` of this relation if the plan uses it."""
-        output, schema = self._java.output(), self._java.relation().schema()
-        if output.size() == schema.size():
-            return None
-        return str(output.apply(output.size() - 1).toString())
-
-
-def _culprit(plan: _Plan) -> str | None:
+def _culprit(plan: LogicalPlan) -> str | None:
     """Return which function it is that depends on time or place."""
     for node in reversed(list(plan.root.all())):  # Subqueries before what they make uncertain.
         for expression in node.expressions:
@@ -400,16 +251,11 @@ def _culprit(plan: _Plan) -> str | None:
     return None
 
 
-def _first_of(expression: Any, plan: _Plan) -> str | None:
-    for below in _several(expression.children()):
+def _first_of(expression: Any, plan: LogicalPlan) -> str | None:
+    for below in several(expression.children()):
         if found := _first_of(below, plan):
             return found
-    current = expression.containsPattern(plan._patterns.CURRENT_LIKE())
+    current = expression.containsPattern(plan.patterns.CURRENT_LIKE())
     if expression.deterministic() and not current:
         return None
     return f"{expression.prettyName()}()"
-
-
-def _several(several: Any) -> Iterator[Any]:
-    for number in range(several.size()):
-        yield several.apply(number)

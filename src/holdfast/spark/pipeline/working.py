@@ -37,7 +37,7 @@ from holdfast.spark.pipeline.order import (
 )
 from holdfast.spark.pipeline.pinning import fingerprint, own_session, unlike
 from holdfast.spark.pipeline.planning import plan_parts, read_plan
-from holdfast.spark.pipeline.publishing import as_published, publish, read_manifest
+from holdfast.spark.pipeline.publishing import abandon, as_published, publish, read_manifest
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.transforms import registered
 from holdfast.spark.pipeline.trouble import (
@@ -117,8 +117,8 @@ class Duties:
             )
         for one in registered():
             fingerprint(one.function)  # As it was imported: a deploy may replace the files.
-        for name, duty in (("plan", self.plan), ("part", self.part), ("publish", self.publish)):
-            worker.handler(name)(self._guarded(duty))
+        for duty in (self.plan, self.part, self.publish, self.cancel):
+            worker.handler(duty.__name__)(self._guarded(duty))
 
     def _guarded(self, duty: Callable[[RunningJob], Any]) -> Callable[[RunningJob], Any]:
         def handle(job: RunningJob) -> Any:
@@ -336,7 +336,7 @@ class Duties:
         parts = list(request.results())
         complete = status.state == "completed" and status.failed == 0
         if not status.ended or not (complete or order.partial):
-            return Published("failed")  # What is done is kept: the failed parts may be revived.
+            return Published("failed", output)  # What is done is kept: parts may be revived.
         winners = [(part, foreign.done_of(part)) for part in parts if part.state == "done"]
         missing = [part.number for part in parts if part.state != "done"]
 
@@ -348,7 +348,25 @@ class Duties:
         with self._noting(staging, job), suppress(_Reopened):
             finished = self._finish(plan, [done for _, done in winners], job)
             return publish(self._files, order, winners, missing, finished, still_ours)
-        return Published("failed")  # Parts were revived: the next ending publishes them, too.
+        return Published("failed", output)  # Parts were revived: the next ending publishes them.
+
+    def cancel(self, job: RunningJob) -> Published:
+        """Give up a request whose parts have ended: remove what it has not published."""
+        output = foreign.decoded(f"the target {job.id!a}", read_target, job.data).output
+        foreign.check_output(self._roots, output)
+        id, ending = foreign.cancelled_request(job.id)
+        self._queue.cancel(publishing := f"{id}/end/{ending}")
+        found = self._queue.show(publishing)
+        if found is not None and found.state != "ended":
+            raise Release(after=LOOK_SECONDS)  # It runs, and was told to stop.
+        request = self._queue.request(id)
+        status = request.status()
+        if not status.ended or status.endings != ending:
+            return Published("failed", output)  # Failed parts were revived.
+        run = run_of(status)
+        published = read_manifest(self._files, output, id, run)
+        abandon(self._files, output, staging_of(output, id, run))
+        return as_published(output, published) if published else Published("cancelled", output)
 
     def _give_back_unlike(self, plan: Plan) -> None:
         """Leave a request to workers that are like the one that planned it."""

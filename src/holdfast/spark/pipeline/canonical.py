@@ -1,0 +1,256 @@
+"""Python values as digests that are equal where the values are, in every process.
+
+Pickled bytes do not serve for that: they differ with the identity of strings, with the order of
+sets, and with the names that cloudpickle gives to local classes. Of a function counts what it does
+and what it refers to: its bytecode, the values that it captures, and the globals that it uses.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import dis
+import functools
+import hashlib
+import io
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+_SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+_SORTABLE: Final = ({str}, {int}, {bytes})
+_DEEPEST: Final = 200
+_READS_GLOBAL: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_OF_SPARK: Final = (b"py4j.", b"pyspark.")
+_VALUES_OF_SPARK: Final = (b"pyspark.sql.types.", b"pyspark.ml.linalg.", b"pyspark.mllib.linalg.")
+
+
+def digest(value: object, package: str = "") -> str:
+    """Return the digest of a value.
+
+    package  whose functions are looked into; those of others are known by their names
+    """
+    return _Digests(package).of(value).hex()
+
+
+def captured(function: types.FunctionType, package: str = "") -> Iterator[tuple[str, str]]:
+    """Return what a function refers to, by name, with digests."""
+    digests = _Digests(package)
+    for name, value in digests.references(function):
+        yield name, digests.of(value).hex()
+
+
+def is_local(function: types.FunctionType, package: str) -> bool:
+    """Tell whether a function is of this package, or made while a program runs."""
+    module = function.__module__ or ""
+    return module.partition(".")[0] in (package, "__main__") or not _is_importable(function)
+
+
+class _Digests:
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._known: dict[int, bytes] = {}
+        self._kept: list[object] = []
+        """What is in `_known`, so that no other object gets the same identity."""
+        self._depth = 0
+
+    def of(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind in _SCALARS:
+            return _hashed(kind.__name__, _spelled(value))
+        if (known := self._known.get(id(value))) is not None:
+            return known
+        self._known[id(value)] = b"cycle"
+        self._kept.append(value)
+        self._depth += 1
+        try:
+            found = self._container(kind, value) if self._depth < _DEEPEST else b"deep"
+        finally:
+            self._depth -= 1
+        self._known[id(value)] = found
+        return found
+
+    def _container(self, kind: type, value: Any) -> bytes:
+        if kind in (list, tuple):
+            if {type(one) for one in value} <= _SCALARS:
+                return _hashed(kind.__name__, b"scalars", *map(_spelled, value))
+            return _hashed(kind.__name__, *map(self.of, value))
+        if kind is dict:
+            if {type(one) for one in value} in _SORTABLE and (
+                {type(one) for one in value.values()} <= _SCALARS
+            ):
+                spelled = (_spelled(one) for pair in sorted(value.items()) for one in pair)
+                return _hashed("dict", b"scalars", *spelled)
+            return _hashed(
+                "dict", *sorted(self.of(key) + self.of(one) for key, one in value.items())
+            )
+        if kind in (set, frozenset):
+            return _hashed("set", *sorted(map(self.of, value)))
+        return self._code_or_object(value)
+
+    def _code_or_object(self, value: Any) -> bytes:
+        match value:
+            case types.FunctionType():
+                return self._function(value)
+            case types.CodeType():
+                consts = [one for one in value.co_consts if one is not None]
+                return _hashed(
+                    "code", value.co_code, self.of(value.co_names), *map(self.of, consts)
+                )
+            case types.ModuleType():
+                return _hashed("module", value.__name__.encode())
+            case types.MethodType():
+                return _hashed("method", self.of(value.__func__), self.of(value.__self__))
+            case functools._lru_cache_wrapper():  # noqa: SLF001
+                return self.of(value.__wrapped__)
+            case type():
+                return self._class(value)
+        return self._object(value)
+
+    def _function(self, function: types.FunctionType) -> bytes:
+        if not is_local(function, self._package):
+            return _hashed("named", _full_name(function))
+        pairs = ((name.encode(), self.of(value)) for name, value in self.references(function))
+        return _hashed(
+            "function", self.of(function.__code__), *(one for pair in pairs for one in pair)
+        )
+
+    def references(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+        """Return what a function captured, its defaults, and the globals that it uses."""
+        code = function.__code__
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            yield name, _content(cell)
+        yield from ((f"default {n}", one) for n, one in enumerate(function.__defaults__ or ()))
+        yield from sorted((function.__kwdefaults__ or {}).items())
+        used, attributes = _globals_in(code)
+        for name in sorted(used & function.__globals__.keys()):
+            value = function.__globals__[name]
+            yield name, value
+            if isinstance(value, types.ModuleType) and self._is_own(value.__name__):
+                for below in sorted(attributes & vars(value).keys()):
+                    yield f"{name}.{below}", vars(value)[below]
+
+    def _class(self, found: type) -> bytes:
+        if _is_importable(found) and not self._is_own(found.__module__):
+            return _hashed("named", _full_name(found))
+        own = {
+            name: value
+            for name, value in vars(found).items()
+            if not name.startswith("__") or isinstance(value, types.FunctionType)
+        }
+        return _hashed(
+            "class", found.__name__.encode(), self.of(own), *map(self.of, found.__bases__)
+        )
+
+    def _object(self, value: Any) -> bytes:
+        """Return the digest of what an object is made from, as copying or pickling would."""
+        name = _full_name(type(value))
+        kind = self.of(type(value))
+        if name.startswith(_OF_SPARK) and not name.startswith(_VALUES_OF_SPARK):
+            return _hashed("opaque", kind)  # A session, a DataFrame: they lead everywhere.
+        reduced = copyreg.dispatch_table.get(type(value))
+        try:
+            made = value.__reduce_ex__(4) if reduced is None else reduced(value)
+        except Exception:  # noqa: BLE001  # A lock, a connection: it has no value.
+            return _hashed("opaque", kind)
+        if isinstance(made, str):
+            return _hashed("named", kind, made.encode())
+        self._kept.append(made)
+        parts: list[bytes] = []
+        for part in made:
+            # The elements of a list or a dict come as iterators.
+            several = list(part) if isinstance(part, Iterator) else part
+            self._kept.append(several)
+            parts.append(self.of(several))
+        return _hashed("object", kind, *parts)
+
+    def _is_own(self, module: str) -> bool:
+        return bool(self._package) and module.partition(".")[0] == self._package
+
+
+def _hashed(kind: str, *parts: bytes) -> bytes:
+    found = hashlib.sha256(kind.encode())
+    for part in parts:
+        found.update(len(part).to_bytes(8, "big"))
+        found.update(part)
+    return found.digest()
+
+
+def _spelled(scalar: Any) -> bytes:
+    """Return a text that no other scalar has: `repr` tells types and every bit of a float."""
+    return (hex(scalar) if type(scalar) is int else repr(scalar)).encode()  # repr() has a limit.
+
+
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None  # It is not filled yet.
+
+
+def _globals_in(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """Return the names of the globals that code reads, and of all attributes in it."""
+    used = {one.argval for one in dis.get_instructions(code) if one.opname in _READS_GLOBAL}
+    attributes = set(code.co_names)
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            more = _globals_in(one)
+            used, attributes = used | more[0], attributes | more[1]
+    return used, attributes
+
+
+def _full_name(found: Any) -> bytes:
+    return f"{found.__module__}.{found.__qualname__}".encode()
+
+
+def _is_importable(found: Any) -> bool:
+    here: Any = sys.modules.get(found.__module__ or "")
+    for name in found.__qualname__.split("."):
+        here = getattr(here, name, None)
+    return here is found
+
+
+class Shared:
+    """A broadcast variable, as it stands in what was pickled: its value is in a file."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+
+    def content(self) -> Any:
+        """Return the value; None where there is no file of it."""
+        if self._path is None:
+            return None
+        with open(self._path, "rb") as file:  # noqa: PTH123
+            return pickle.load(file)  # noqa: S301  # This process has pickled it.
+
+    def __reduce_ex__(self, _: Any) -> tuple[Any, ...]:
+        return Shared, (self.content(),)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, pickled: bytes | bytearray, paths: dict[int, str]) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self._paths = paths
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("pyspark.core.broadcast", "_from_id"):
+            return lambda number: Shared(self._paths.get(number))
+        return super().find_class(module, name)
+
+
+def loaded(pickled: bytes | bytearray, paths: dict[int, str]) -> Any:
+    """Return what this process pickled for Spark.
+
+    paths  of broadcast variables, by their number
+    """
+    return _Unpickler(pickled, paths).load()
+
+
+def functions_in(value: object) -> Iterator[types.FunctionType]:
+    """Return the functions in what Spark was given: in tuples, together with types."""
+    if isinstance(value, types.FunctionType):
+        yield value
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from functions_in(one)

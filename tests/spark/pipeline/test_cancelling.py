@@ -1,0 +1,189 @@
+"""`handle.cancel()` after the last part has ended: nothing is published, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from holdfast import NewJob, WrongState
+from holdfast.spark import Pipeline, transform
+from holdfast.spark.pipeline import publishing
+from holdfast.spark.pipeline.files import Files
+from spark.pipeline.support import finish, must_be_published, names, numbers, rows, wait_long
+
+
+@transform
+def slow_total(df: DataFrame, *, gate: str) -> DataFrame:
+    """Wait in a task until there is a file, and tell that it waits."""
+
+    @F.udf("long")
+    def held(n):  # type: ignore[no-untyped-def]  # Spark would look for more in the types.
+        Path(gate, "waits").touch()
+        while not Path(gate, "open").exists():
+            time.sleep(0.02)
+        return n
+
+    return df.agg(F.sum(held("n")).alias("total"))
+
+
+def test_cancel_while_the_finish_runs_publishes_nothing(
+    spark: SparkSession, pipeline: Pipeline, root: Path, tmp_path: Path
+) -> None:
+    numbers(spark, root / "in", rows=10, files=2)
+    handle = pipeline.submit(
+        "same",
+        input="in/*.parquet",
+        output="out",
+        finish="slow_total",
+        finish_params={"gate": str(tmp_path)},
+    )
+    with pipeline.working(spark):
+        wait_long((tmp_path / "waits").exists, "the finish")
+        assert handle.progress().state == "publishing"
+        assert handle.cancel()
+        assert not handle.cancel(), "the first call did it"
+        assert finish(handle).state == "cancelled"
+        (tmp_path / "open").touch()
+        wait_long(lambda: names(root) == ["in"], "the staging to be gone")
+    with pytest.raises(WrongState, match="was cancelled"):
+        handle.revive()
+    with pytest.raises(WrongState, match="published nothing"):
+        handle.read(spark)
+
+
+def test_a_request_that_could_not_be_published_can_be_cancelled(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    numbers(spark, root / "in", rows=10, files=1)
+    handle = pipeline.submit("same", input="in/*.parquet", output="out", limit=0)
+    with pipeline.working(spark):
+        wait_long(lambda: handle.progress().parts == 1, "the plan")
+        (root / "out").mkdir()
+        handle.set_limit(None)
+        assert finish(handle).state == "failed"
+        assert handle.cancel()
+        assert finish(handle).state == "cancelled"
+        wait_long(lambda: names(root) == ["in", "out"], "the staging to be gone")
+    assert names(root / "out") == []
+
+
+def test_a_request_with_failed_parts_can_be_cancelled(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    numbers(spark, root / "in", rows=10, files=2)
+    handle = pipeline.submit("broken", input="in/*.parquet", output="out", max_failures=0)
+    with pipeline.working(spark):
+        assert finish(handle).state == "failed"
+        assert handle.cancel()
+        assert finish(handle).state == "cancelled"
+        wait_long(lambda: names(root) == ["in"], "the staging to be gone")
+
+
+def test_what_is_published_is_not_cancelled(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    numbers(spark, root / "in", rows=10, files=1)
+    handle = pipeline.submit("same", input="in/*.parquet", output="out")
+    with pipeline.working(spark):
+        must_be_published(handle, root)
+        assert not handle.cancel()
+    assert handle.progress().state == "done"
+
+
+def test_cancel_in_the_middle_of_a_replacement_keeps_the_old_output(
+    spark: SparkSession, pipeline: Pipeline, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(spark, root / "in", rows=100, files=1)
+    before = rows(numbers(spark, root / "out", rows=7, files=1))
+    real = Files.move
+
+    def dies(self: Files, path: str, to: str) -> bool:
+        if path.endswith("/_gathered"):
+            raise OSError("this publisher cannot go on")
+        return real(self, path, to)
+
+    monkeypatch.setattr(Files, "move", dies)
+    handle = pipeline.submit(
+        "same", input="in/*.parquet", output="out", mode="overwrite", max_failures=0
+    )
+    with pipeline.working(spark):
+        assert finish(handle).state == "failed"
+        assert not (root / "out").exists(), "it was moved away, and the new one has no name yet"
+        assert handle.cancel()
+        assert finish(handle).state == "cancelled"
+        wait_long(lambda: names(root) == ["in", "out"], "the staging to be gone")
+    assert rows(spark.read.schema("n LONG, name STRING").parquet(str(root / "out"))) == before
+
+
+def test_a_cancel_that_comes_at_the_last_moment_says_what_happened(
+    spark: SparkSession, pipeline: Pipeline, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(spark, root / "in", rows=10, files=1)
+    handle = pipeline.submit("same", input="in/*.parquet", output="out")
+    real = publishing._put
+    told: list[bool] = []
+
+    def put(*given: Any) -> None:
+        real(*given)
+        told.append(handle.cancel())  # The output has its name by now.
+
+    monkeypatch.setattr(publishing, "_put", put)
+    with pipeline.working(spark):
+        assert finish(handle).state == "done"
+        assert told == [True]
+        wait_long(lambda: pipeline.queue.counts().leased == 0, "the cancel to end")
+    assert handle.progress().state == "done"
+    assert handle.read(spark).count() == 10
+
+
+def test_revived_parts_go_before_a_cancel_that_is_late(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    """The job that gives up is of one ending; what was revived since has another."""
+    numbers(spark, root / "in", rows=10, files=2)
+    bad = sorted((root / "in").glob("*.parquet"))[1]
+    good, planned = bad.read_bytes(), bad.stat()
+    bad.write_bytes(b"x" * len(good))
+    os.utime(bad, ns=(planned.st_mtime_ns, planned.st_mtime_ns))
+    handle = pipeline.submit(
+        "same",
+        input="in/*.parquet",
+        output="out",
+        part_size=1,
+        max_failures=0,
+        schema="n LONG, name STRING",
+    )
+    with pipeline.working(spark):
+        assert finish(handle).state == "failed"
+    bad.write_bytes(good)
+    os.utime(bad, ns=(planned.st_mtime_ns, planned.st_mtime_ns))
+    assert handle.cancel()
+    assert handle.progress().state == "cancelling"
+    (failed,) = handle.errors()
+    assert pipeline.queue.revive(f"{handle.id}/{failed}"), "somebody was a moment earlier"
+    with pipeline.working(spark):
+        must_be_published(handle, root)
+
+
+def test_a_forged_cancel_touches_nothing_outside_the_roots(
+    spark: SparkSession, pipeline: Pipeline, root: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    forged = [
+        NewJob(f'{{"output": "{outside}/x"}}'.encode(), id="a/end/1/cancel", handler="cancel"),
+        NewJob(f'{{"output": "{root}/x"}}'.encode(), id="../outside", handler="cancel"),
+        NewJob(b"{}", id="b/end/1/cancel", handler="cancel"),
+    ]
+    pipeline.queue.add_many(forged)
+    with pipeline.working(spark):
+        wait_long(lambda: pipeline.queue.counts().failed == 3, "them to fail")
+    assert names(outside) == ["precious"]
+    assert names(root) == []
