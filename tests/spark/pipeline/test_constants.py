@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import os
 import random
 import threading
 import time
@@ -62,6 +63,22 @@ class Rate:
         return Rate, (self.value,)
 
 
+class Elsewhere:
+    """What can be loaded in other processes only, and is the same each time or is not."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return elsewhere, (os.getpid(), self.value)
+
+
+def elsewhere(pid: int, value: Any) -> Any:
+    if pid == os.getpid():
+        raise OSError("not here")
+    return value
+
+
 def in_a_closure(df: DataFrame, value: Any) -> DataFrame:
     return df.withColumn("m", F.udf(lambda n: f"{n} {value}")("n"))
 
@@ -98,6 +115,11 @@ def in_a_local_class(df: DataFrame, value: Any) -> DataFrame:
 
 def joined(df: DataFrame, rows: Any, schema: str = "n LONG, m STRING") -> DataFrame:
     return df.join(df.sparkSession.createDataFrame(rows, schema), "n", "left")
+
+
+def joined_with_values(df: DataFrame, count: int) -> DataFrame:
+    values = ", ".join(f"({n}L, map('a', X'0{n % 10}'))" for n in range(count))
+    return df.join(df.sparkSession.sql(f"SELECT * FROM VALUES {values} AS t(n, m)"), "n", "left")
 
 
 def with_setting(df: DataFrame, value: str) -> DataFrame:
@@ -143,6 +165,7 @@ VARYING: dict[str, Callable[[DataFrame], DataFrame]] = {
     "the time in a default": capturing(time.time_ns),
     "a random array": capturing(lambda: np.random.default_rng().random(3)),
     "an object with a value of its own": capturing(lambda: Rate(random.random())),
+    "an object that cannot be loaded here": capturing(lambda: Elsewhere(random.random())),
     "a counter in a closure": lambda df: in_a_closure(df, next(numbered)),
     "a set in a closure": lambda df: in_a_closure(df, {next(numbered)}),
     "a nested value": lambda df: in_a_closure(df, [{"a": (1, [next(numbered), {}])}, {}]),
@@ -195,6 +218,7 @@ STABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
     "always a local class": lambda df: in_a_local_class(df, 1),
     "always a large value": lambda df: in_a_closure(df, "x" * 2_000_000),
     "always a broadcast variable": lambda df: in_a_broadcast(df, 1),
+    "always an object that cannot be loaded here": capturing(lambda: Elsewhere(1)),
     "always a lock in an object": capturing(lambda: Rate(1)),
     "always a module": lambda df: df.withColumn("m", F.udf(lambda n: json.dumps([n]))("n")),
     "always a function of pandas": lambda df: in_a_pandas_function(df, 1),
@@ -205,6 +229,11 @@ STABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
         "n LONG, m MAP<STRING, ARRAY<DOUBLE>>, t TIMESTAMP",
     ),
     "always rows of pandas": lambda df: joined(df, pd.DataFrame({"n": [1], "m": ["a"]})),
+    "always bytes and maps in SQL": lambda df: df.join(
+        df.sparkSession.sql("SELECT * FROM VALUES (1L, X'01', map('a', X'02')) AS t(n, m, k)"), "n"
+    ),
+    "always many rows": lambda df: joined(df, [(n, str(n)) for n in range(3000)]),
+    "always many rows in SQL": lambda df: joined_with_values(df, 1500),
     "always rows of an RDD": lambda df: from_an_rdd(df, 1),
     "always a setting": lambda df: with_setting(df, "Asia/Tokyo"),
 }

@@ -28,7 +28,7 @@ _FILE: Final = re.compile(
     r"\bmodification_time=(?P<at>\d+);"
 )
 _FEW_ROWS: Final = 1000
-"""Up to so many rows of a small table are compared as text, above that by a hash of Spark's."""
+"""A small table with more rows than this is compared by a hash of Spark's."""
 _ROWS_IN_PLAN: Final = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
 _SHOWN: Final = 16
 """Characters of a digest in a word."""
@@ -62,7 +62,7 @@ def built(plan: LogicalPlan, *, package: str) -> Built:
     for name, command in commands:
         words += _captured(name, command, package)
     for one in operators:
-        words += _rows(one)
+        words += _rows(one, plan)
     words += (f"{name}={value}" for name, value in pinned_here(plan.frame.sparkSession).items())
     tables = [fact for one in operators for fact in _table(one, plan.nothing)]
     runs_python = bool(commands) or any(one.kind == "LogicalRDD" for one in operators)
@@ -104,7 +104,10 @@ def _below(expression: Any, pattern: Any) -> Iterator[tuple[str, Any]]:
 
 def _captured(name: str, function: Any, package: str) -> Iterator[str]:
     """Return what a function that Spark was given does and refers to."""
-    value = _unpickled(function)
+    try:
+        value = _unpickled(function)
+    except Exception:  # noqa: BLE001  # An object of the user that can be loaded elsewhere only.
+        value = bytes(function.command().unsafeArray())
     for one in canonical.functions_in(value):
         for what, digest in canonical.captured(one, package):
             yield f"{name}.{what}:{digest[:_SHOWN]}"
@@ -125,19 +128,28 @@ def _unpickled(function: Any) -> Any:
 # ----------------------------------------------------------------------- leaves
 
 
-def _rows(operator: Operator) -> Iterator[str]:
+def _rows(operator: Operator, plan: LogicalPlan) -> Iterator[str]:
     """Return the rows that a plan itself has."""
     java = operator.java
     match operator.kind:
         case "Range":
             yield f"range({java.start()},{java.end()},{java.step()})"
         case "LocalRelation":
-            data = java.data()
-            few = data.size() <= _FEW_ROWS
-            text = str(data.mkString("\n")) if few else f"{data.size()} {data.hashCode()}"
-            yield f"rows:{_fingerprint([text])[:_SHOWN]}"
+            yield f"rows:{_fingerprint([_in_spark_bytes(java, plan)])[:_SHOWN]}"
         case "LogicalRDD":
             yield from _rdd(java.rdd())
+
+
+def _in_spark_bytes(relation: Any, plan: LogicalPlan) -> str:
+    """Return rows in the bytes that Spark has for them: some values of Java have no text."""
+    spark = plan.frame.sparkSession
+    jvm: Any = spark._jvm
+    ours = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
+    rows = ours.ofRows(spark._jsparkSession, relation).queryExecution().executedPlan()
+    several_rows = getattr(getattr(jvm.scala.collection.immutable, "ArraySeq$"), "MODULE$")
+    found = several_rows.unsafeWrapArray(rows.executeCollect())
+    few = found.size() <= _FEW_ROWS
+    return str(found.mkString("\n")) if few else f"{found.size()} {found.hashCode()}"
 
 
 def _rdd(rdd: Any) -> Iterator[str]:
