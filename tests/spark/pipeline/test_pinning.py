@@ -7,11 +7,13 @@ import logging
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 from holdfast.spark import Pipeline, transform
@@ -213,6 +215,112 @@ def test_a_worker_that_is_unlike_the_planner_gives_parts_back_and_says_so_once(
     assert len(warned) == 1
     assert handle.id in warned[0].getMessage()
     assert said in warned[0].getMessage()
+
+
+@transform
+def as_text(df):  # type: ignore[no-untyped-def]
+    return df.select(F.udf(str, useArrow=False)("n").alias("text"))
+
+
+@transform
+def as_text_in_spark(df):  # type: ignore[no-untyped-def]
+    return df.select(F.col("n").cast("string").alias("text"))
+
+
+@pytest.fixture
+def in_tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
+    """Move this worker to another time zone, and back."""
+
+    def move(there: bool) -> None:
+        if there:
+            monkeypatch.setenv("TZ", "Asia/Tokyo")
+        else:
+            monkeypatch.undo()
+        time.tzset()
+
+    yield move
+    move(False)
+
+
+@pytest.mark.parametrize(
+    ("name", "last"), [("as_text", None), ("as_text_in_spark", None), ("plain", "as_text")]
+)
+def test_a_worker_in_another_time_zone_gives_back_what_calls_python(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_tokyo: Callable[[bool], None],
+    name: str,
+    last: str | None,
+) -> None:
+    numbers(spark, root / "in", rows=10, files=2)
+    monkeypatch.setattr(applying, "GIVEN_BACK_SECONDS", 0.05)
+    handle = pipeline.submit(name, input="in/*.parquet", output="out", limit=0, finish=last)
+    with pipeline.working(spark):
+        wait_long(lambda: handle.progress().parts, "the plan")
+        in_tokyo(True)
+        handle.set_limit(None)
+        if name != "as_text_in_spark":
+            wait_long(
+                lambda: "and the same TZ" in (handle.progress().waiting_because or ""), "the reason"
+            )
+            assert "JST" in (handle.progress().waiting_because or "")
+            in_tokyo(False)
+        must_be_published(handle, root)
+    assert handle.read(spark).count() == 10
+
+
+# -------------------------------------------------------------------------- finish
+
+
+@transform
+def unknown_column(df):  # type: ignore[no-untyped-def]
+    return df.select("nothing")
+
+
+@transform
+def as_map(df):  # type: ignore[no-untyped-def]
+    return df.select(F.create_map("name", "n").alias("pairs"))
+
+
+@transform
+def share(df):  # type: ignore[no-untyped-def]
+    total = df.agg(F.sum("n")).first()[0]
+    return df.select((F.col("n") / total).alias("share"))
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ("unknown_column", "unknown_column: [UNRESOLVED_COLUMN"),
+        ("as_map", "as_map cannot be written to the output"),
+    ],
+)
+def test_a_mistake_in_a_finish_fails_the_request_before_the_first_part(
+    spark: SparkSession, pipeline: Pipeline, root: Path, last: str, said: str
+) -> None:
+    numbers(spark, root / "in", rows=10, files=1)
+    handle = pipeline.submit(
+        "plain", input="in/*.parquet", output="out", output_format="csv", finish=last
+    )
+    with pipeline.working(spark):
+        progress = handle.wait(60)
+    assert progress.state == "failed"
+    assert progress.parts == 0
+    assert said in (progress.error or "")
+    assert [path.name for path in root.iterdir()] == ["in"]
+
+
+def test_a_finish_may_run_queries(spark: SparkSession, pipeline: Pipeline, root: Path) -> None:
+    expected = numbers(spark, root / "in", files=3)
+    handle = pipeline.submit(
+        "plain", input="in/*.parquet", output="out", part_size=1, finish="share"
+    )
+    with pipeline.working(spark):
+        must_be_published(handle, root)
+    total = sum(row.n for row in expected.collect())
+    assert rows(handle.read(spark)) == rows(expected.select((F.col("n") / total).alias("share")))
 
 
 # ------------------------------------------------------------------------ settings
