@@ -285,7 +285,7 @@ def as_map(df):  # type: ignore[no-untyped-def]
 
 
 @transform
-def share(df):  # type: ignore[no-untyped-def]
+def share_of_all(df):  # type: ignore[no-untyped-def]
     total = df.agg(F.sum("n")).first()[0]
     return df.select((F.col("n") / total).alias("share"))
 
@@ -315,7 +315,7 @@ def test_a_mistake_in_a_finish_fails_the_request_before_the_first_part(
 def test_a_finish_may_run_queries(spark: SparkSession, pipeline: Pipeline, root: Path) -> None:
     expected = numbers(spark, root / "in", files=3)
     handle = pipeline.submit(
-        "plain", input="in/*.parquet", output="out", part_size=1, finish="share"
+        "plain", input="in/*.parquet", output="out", part_size=1, finish="share_of_all"
     )
     with pipeline.working(spark):
         must_be_published(handle, root)
