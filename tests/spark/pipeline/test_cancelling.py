@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +16,7 @@ from holdfast import NewJob, WrongState
 from holdfast.spark import Pipeline, transform
 from holdfast.spark.pipeline import publishing
 from holdfast.spark.pipeline.files import Files
+from holdfast.spark.pipeline.roots import Roots
 from spark.pipeline.support import finish, must_be_published, names, numbers, rows, wait_long
 
 
@@ -140,6 +142,84 @@ def test_a_cancel_that_comes_at_the_last_moment_says_what_happened(
         wait_long(lambda: pipeline.queue.counts().leased == 0, "the cancel to end")
     assert handle.progress().state == "done"
     assert handle.read(spark).count() == 10
+
+
+# ------------------------------------------------- a publisher that wakes up too late
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """Move an output away, as a frozen publisher would, right before its staging is removed."""
+
+    def plan(output: str) -> list[str]:
+        moved: list[str] = []
+        real = Files.move
+
+        def move(self: Files, path: str, to: str) -> bool:
+            if to.endswith(".gone") and not moved and Path(path).exists():
+                moved.append(f"{path}/_replaced.late")
+                Path(output).rename(moved[0])
+            return real(self, path, to)
+
+        monkeypatch.setattr(Files, "move", move)
+        return moved
+
+    return plan
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_an_output_is_put_back_that_a_late_publisher_moves_away(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    late: Callable[[str], list[str]],
+    mode: Literal["error", "overwrite"],
+) -> None:
+    expected = rows(numbers(spark, root / "in", rows=100, files=1))
+    if mode == "overwrite":
+        numbers(spark, root / "out", rows=7, files=1)
+    moved = late(str(root / "out"))
+    handle = pipeline.submit("same", input="in/*.parquet", output="out", mode=mode)
+    with pipeline.working(spark):
+        must_be_published(handle, root)
+    assert moved
+    assert rows(handle.read(spark)) == expected
+
+
+def test_a_cancel_puts_back_the_old_output_that_a_late_publisher_moves_away(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    late: Callable[[str], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers(spark, root / "in", rows=10, files=1)
+    before = rows(numbers(spark, root / "out", rows=7, files=1))
+
+    def fails(*_: object) -> None:
+        raise OSError("this publisher cannot go on")
+
+    monkeypatch.setattr(publishing, "_put", fails)
+    handle = pipeline.submit(
+        "same", input="in/*.parquet", output="out", mode="overwrite", max_failures=0
+    )
+    with pipeline.working(spark):
+        assert finish(handle).state == "failed"
+        moved = late(str(root / "out"))
+        assert handle.cancel()
+        assert finish(handle).state == "cancelled"
+        wait_long(lambda: names(root) == ["in", "out"], "the staging to be gone")
+    assert moved
+    assert rows(spark.read.schema("n LONG, name STRING").parquet(str(root / "out"))) == before
+
+
+def test_nothing_is_moved_into_a_staging_that_is_gone(spark: SparkSession, root: Path) -> None:
+    files = Files(spark, Roots([str(root)]))
+    (root / "out").mkdir()
+    (root / "out/part-0.csv").write_text("1")
+    with pytest.raises(OSError, match="could not be moved"):
+        files.move(f"{root}/out", f"{root}/.out.r.1/_replaced.late")
+    assert names(root / "out") == ["part-0.csv"]
 
 
 def test_revived_parts_go_before_a_cancel_that_is_late(

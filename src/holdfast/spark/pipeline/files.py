@@ -166,11 +166,18 @@ class Files:
             return False
         if system.exists(there):
             raise FileExistsError(f"{to} is there already")
-        if not system.rename(where, there):
+        if not self._rename(system, where, there):
             if not system.exists(where):
                 return False
             raise OSError(f"{path} could not be moved to {to}")
         return True
+
+    def _rename(self, system: Any, where: Any, there: Any) -> bool:
+        """Rename in one step. Hadoop copies a local directory whose new place cannot be had."""
+        if not self.text(where).startswith("/") or not system.getFileStatus(where).isDirectory():
+            return bool(system.rename(where, there))
+        file = self._jvm.java.io.File
+        return bool(file(self.text(where)).renameTo(file(self.text(there))))
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory with all that is in it."""

@@ -80,6 +80,11 @@ def publish(
     still_ours: Callable[[], None],
 ) -> Published:
     """Put the output into place; `still_ours` raises when another does it."""
+
+    def ours(directory: str) -> bool:
+        return read_manifest(files, directory, order.id, order.run) is not None
+
+    _restore(files, order.output, order.staging, ours)
     published = read_manifest(files, order.output, order.id, order.run)
     if published is None:
         gathered = f"{order.staging}/_gathered"
@@ -99,16 +104,35 @@ def publish(
         still_ours()
         _put(files, order, gathered)
         published = manifest
-    files.remove(order.staging)
+    _retire(files, order.output, order.staging, ours)
     return as_published(order.output, published)
 
 
 def abandon(files: Files, output: str, staging: str) -> None:
     """Remove what a request wrote, and give the output that it was about to replace its place."""
-    for name in files.names(staging):
-        if name.startswith(_REPLACED) and not files.exists(output):
-            files.move(f"{staging}/{name}", output)
-    files.remove(staging)
+    _retire(files, output, staging, lambda _: True)
+
+
+def _retire(files: Files, output: str, staging: str, wanted: Callable[[str], bool]) -> None:
+    """Remove staging, but not the output that a publisher has just moved into it to replace it.
+
+    One that was frozen right before that wakes up when another has ended the request. So staging
+    loses its name first: from then on nothing can be moved into it.
+    """
+    gone = f"{staging}.gone"
+    while True:
+        _restore(files, output, gone, wanted)
+        files.remove(gone)
+        if not files.move(staging, gone):
+            return
+
+
+def _restore(files: Files, output: str, directory: str, wanted: Callable[[str], bool]) -> None:
+    """Give an output its place back that was moved away to be replaced."""
+    for name in files.names(directory):
+        found = f"{directory}/{name}"
+        if name.startswith(_REPLACED) and not files.exists(output) and wanted(found):
+            files.move(found, output)
 
 
 def as_published(output: str, manifest: Manifest) -> Published:

@@ -327,7 +327,7 @@ class Duties:
         published = read_manifest(self._files, output, request.id, run)
         plan = read_plan(self._files, staging)
         if status.state == "cancelled" or published or plan is None:
-            self._files.remove(staging)
+            abandon(self._files, output, staging)
             if published:  # By a publisher that died before it could say so.
                 return as_published(output, published)
             return Published("cancelled" if status.state == "cancelled" else "failed")
@@ -364,8 +364,8 @@ class Duties:
         if not status.ended or status.endings != ending:
             return Published("failed", output)  # Failed parts were revived.
         run = run_of(status)
-        published = read_manifest(self._files, output, id, run)
         abandon(self._files, output, staging_of(output, id, run))
+        published = read_manifest(self._files, output, id, run)
         return as_published(output, published) if published else Published("cancelled", output)
 
     def _give_back_unlike(self, plan: Plan) -> None:
