@@ -280,6 +280,23 @@ def test_a_part_whose_base_is_none_of_its_file_writes_nothing(
     assert "not below its basePath" in why(pipeline.queue, other)
 
 
+@pytest.mark.parametrize("piece", [None, {"type": "bytes", "start": 0, "end": 10}])
+def test_a_part_whose_file_is_a_directory_reads_no_link_in_it(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    canaries: Canaries,
+    forger: Forger,
+    piece: object,
+) -> None:
+    forger.planned()
+    (root / "dir").mkdir()
+    (root / "dir/link.txt").symlink_to(canaries.outside / "secret.txt")
+    part = forger.part({"files": [f"{root}/dir"], "piece": piece})
+    work(spark, pipeline)
+    assert f"{root}/dir is gone" in why(pipeline.queue, part)
+
+
 def test_a_part_is_not_fetched_from_elsewhere(
     spark: SparkSession, pipeline: Pipeline, root: Path, canaries: Canaries, forger: Forger
 ) -> None:

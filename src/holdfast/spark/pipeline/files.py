@@ -81,7 +81,10 @@ class Files:
         return Found(path, status.getLen(), status.getModificationTime(), base)
 
     def stamp(self, path: str) -> Stamp | None:
-        """Return what a file is now; None where there is none."""
+        """Return what a file is now; None where there is none, or a directory.
+
+        Spark would list a directory, and follow the links in it.
+        """
         where = self.where(path)
         try:
             status = self._system(where).getFileStatus(where)
@@ -89,6 +92,8 @@ class Files:
             if error.java_exception.getClass().getName() == "java.io.FileNotFoundException":
                 return None
             raise
+        if status.isDirectory():
+            return None
         return Stamp(status.getLen(), status.getModificationTime())
 
     def _statuses(self, path: str) -> list[Any]:
