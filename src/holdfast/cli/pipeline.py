@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -198,6 +201,7 @@ def work(
 
     SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once.
     """
+    _fix_hashes()
     with application_first(None):
         _load(modules)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # It tells of every call.
@@ -208,6 +212,14 @@ def work(
     click.echo(f"working on {visible(queue)}", err=True)
     if not working.work(spark, **options):
         click.get_current_context().exit(1)
+
+
+def _fix_hashes() -> None:
+    """Begin anew with the hashes of every other worker, so that sets have one order in all."""
+    program = Path(sys.argv[0]).name
+    if program in ("holdfast", "__main__.py") and "PYTHONHASHSEED" not in os.environ:
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
 # --------------------------------------------------------------------- look

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast import InvalidArgument, NewJob, Queue, Request, Worker
+from holdfast import InvalidArgument, NewJob, Queue, Request, Worker, WrongState
 from holdfast.spark import Pipeline
 from holdfast.spark.pipeline.order import run_of, staging_of
 from holdfast.spark.pipeline.working import Duties
@@ -278,6 +278,19 @@ def test_a_part_whose_base_is_none_of_its_file_writes_nothing(
     work(spark, pipeline)
     assert "goes up" in why(pipeline.queue, part)
     assert "not below its basePath" in why(pipeline.queue, other)
+
+
+def test_a_manifest_that_names_a_directory_is_not_read(
+    spark: SparkSession, pipeline: Pipeline, root: Path, canaries: Canaries
+) -> None:
+    handle = pipeline.submit("same", input="in/*.txt", output="out", id="a")
+    work(spark, pipeline)
+    (root / "out/part-dir").mkdir()
+    (root / "out/part-dir/link.txt").symlink_to(canaries.outside / "secret.txt")
+    path = root / "out/_holdfast/a.json"
+    replace(path, json.loads(path.read_text()) | {"files": ["part-dir"]})
+    with pytest.raises(WrongState, match="part-dir is gone"):
+        handle.read(spark)
 
 
 @pytest.mark.parametrize("piece", [None, {"type": "bytes", "start": 0, "end": 10}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from holdfast import NewJob, WrongState
 from holdfast.spark import Pipeline, transform
-from holdfast.spark.pipeline import publishing
+from holdfast.spark.pipeline import attempts, publishing
 from holdfast.spark.pipeline.files import Files
+from holdfast.spark.pipeline.order import Done
 from holdfast.spark.pipeline.roots import Roots
 from spark.pipeline.support import finish, must_be_published, names, numbers, rows, wait_long
 
@@ -87,6 +89,29 @@ def test_a_request_with_failed_parts_can_be_cancelled(
         wait_long(lambda: names(root) == ["in"], "the staging to be gone")
 
 
+def test_a_request_whose_staging_is_gone_says_so_and_can_be_cancelled(
+    spark: SparkSession, pipeline: Pipeline, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(spark, root / "in", rows=10, files=2)
+    handle = pipeline.submit("same", input="in/*.parquet", output="out", part_size=1)
+    real = attempts.run_part
+
+    def run_part(*given: Any) -> Done:
+        done = real(*given)
+        shutil.rmtree(given[2].order.staging)  # By a cleaner, right after the part has written.
+        return done
+
+    monkeypatch.setattr("holdfast.spark.pipeline.working.run_part", run_part)
+    with pipeline.working(spark, concurrency=1):
+        progress = finish(handle)
+        assert (progress.state, progress.done) == ("failed", 2)
+        assert "is gone, and with it what the parts wrote" in (progress.error or "")
+        assert handle.cancel()
+        assert finish(handle).state == "cancelled"
+        wait_long(lambda: names(root) == ["in"], "the staging to be gone")
+    assert pipeline.queue.counts().failed == 0
+
+
 def test_what_is_published_is_not_cancelled(
     spark: SparkSession, pipeline: Pipeline, root: Path
 ) -> None:
@@ -121,6 +146,61 @@ def test_cancel_in_the_middle_of_a_replacement_keeps_the_old_output(
         assert finish(handle).state == "cancelled"
         wait_long(lambda: names(root) == ["in", "out"], "the staging to be gone")
     assert rows(spark.read.schema("n LONG, name STRING").parquet(str(root / "out"))) == before
+
+
+def test_cancel_in_the_middle_of_an_append_takes_back_what_was_appended(
+    spark: SparkSession, pipeline: Pipeline, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(spark, root / "in", rows=100, files=3)
+    numbers(spark, root / "out", rows=7, files=1)
+    before = sorted(path.name for path in (root / "out").iterdir() if path.name[0] != ".")
+    real = Files.move
+    moved: list[str] = []
+
+    def dies(self: Files, path: str, to: str) -> bool:
+        if to.startswith(f"{root}/out/"):
+            if len(moved) == 2:
+                raise OSError("this publisher cannot go on")
+            moved.append(to)
+        return real(self, path, to)
+
+    monkeypatch.setattr(Files, "move", dies)
+    handle = pipeline.submit(
+        "same",
+        input="in/*.parquet",
+        output="out",
+        mode="append",
+        part_size=1,
+        max_failures=0,
+    )
+    with pipeline.working(spark):
+        assert finish(handle).state == "failed"
+        assert all(Path(path).exists() for path in moved)
+        assert handle.cancel()
+        assert finish(handle).state == "cancelled"
+        wait_long(lambda: names(root) == ["in", "out"], "the staging to be gone")
+    assert len(moved) == 2
+    assert sorted(path.name for path in (root / "out").iterdir() if path.name[0] != ".") == before
+
+
+def test_a_cancel_that_fails_says_why_and_can_be_repeated(
+    spark: SparkSession, pipeline: Pipeline, root: Path, tmp_path: Path
+) -> None:
+    numbers(spark, root / "in", rows=10, files=2)
+    (root / "parent").mkdir()
+    handle = pipeline.submit("broken", input="in/*.parquet", output="parent/x", max_failures=0)
+    with pipeline.working(spark):
+        assert finish(handle).state == "failed"
+        (root / "parent").rename(tmp_path / "elsewhere")
+        (root / "parent").symlink_to(tmp_path / "elsewhere")
+        assert handle.cancel()
+        wait_long(lambda: "could not be cancelled" in (handle.progress().error or ""), "the error")
+        assert handle.progress().state == "failed"
+        (root / "parent").unlink()
+        (tmp_path / "elsewhere").rename(root / "parent")
+        assert handle.cancel()
+        assert finish(handle).state == "cancelled"
+        wait_long(lambda: names(root / "parent") == [], "the staging to be gone")
 
 
 def test_a_cancel_that_comes_at_the_last_moment_says_what_happened(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +134,28 @@ def test_what_is_wrong_is_said_in_one_line(
     error = hf.error("pipeline", "submit", name, *options, "--root", root, code=code)
     assert said in error
     assert len(pipeline.queue) == 0
+
+
+def test_all_workers_hash_alike_unless_the_user_says_otherwise(
+    test_server: TestServer, root: Path, tmp_path: Path
+) -> None:
+    """So that the order of sets, and what is made from it, is the same in all of them."""
+    (tmp_path / "tells.py").write_text("import sys\nsys.exit(f'hash {hash(\"a\")}')\n")
+    command = [sys.executable, "-m", "holdfast", "pipeline", "work", "q", "--transforms", "tells"]
+
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+
+    def told(**environment: str) -> str:
+        ran = subprocess.run(
+            [*command, "--root", str(root), "--url", test_server.url],
+            cwd=tmp_path,
+            env={**usual, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return ran.stderr.strip()
+
+    assert told() == told() == told(PYTHONHASHSEED="0")
+    assert told().startswith("hash ")
+    assert told(PYTHONHASHSEED="1") != told()

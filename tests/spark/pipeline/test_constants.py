@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from holdfast.spark import Pipeline, transform
 from holdfast.spark.pipeline import applying
+from holdfast.spark.pipeline.gate import in_session
+from holdfast.spark.pipeline.order import Plan
+from holdfast.spark.pipeline.pinning import own_session
 from holdfast.worker import Fail
 from spark.pipeline.support import finish, must_be_published, numbers, rows, wait_long
 
@@ -52,6 +56,24 @@ def capturing(value: Any) -> Callable[[DataFrame], DataFrame]:
         return df.withColumn("m", F.udf(lambda n, v=made: f"{n} {v}")("n"))
 
     return build
+
+
+def named_view(df: DataFrame) -> DataFrame:
+    df.createTempView("only_once")
+    return df.sparkSession.sql("SELECT * FROM only_once")
+
+
+cache: dict[str, int] = {}
+
+
+def cached_number() -> int:
+    return cache.setdefault("number", 7)
+
+
+def with_a_cache(df: DataFrame) -> DataFrame:
+    """Use a cache in a function before it is filled here."""
+    filled = df.withColumn("m", F.udf(lambda n: n + cached_number())("n"))
+    return filled.where(F.col("n") < cached_number())
 
 
 class Rate:
@@ -197,6 +219,7 @@ VARYING: dict[str, Callable[[DataFrame], DataFrame]] = {
         df.sparkSession.range(next(numbered)).withColumnRenamed("id", "n"), "n", "leftsemi"
     ),
     "a setting": lambda df: with_setting(df, random_zone()),
+    "the order of a dict": lambda df: in_a_closure(df, dict.fromkeys(random.sample(range(99), 99))),
 }
 STABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
     "values in any order": lambda df: df.where(
@@ -235,6 +258,8 @@ STABLE: dict[str, Callable[[DataFrame], DataFrame]] = {
     "always many rows": lambda df: joined(df, [(n, str(n)) for n in range(3000)]),
     "always many rows in SQL": lambda df: joined_with_values(df, 1500),
     "always rows of an RDD": lambda df: from_an_rdd(df, 1),
+    "a view that must be new": named_view,
+    "a cache that the first call fills": with_a_cache,
     "always a setting": lambda df: with_setting(df, "Asia/Tokyo"),
 }
 
@@ -287,11 +312,24 @@ def test_a_transform_with_other_constants_in_each_call_is_refused(
         applying.tried("varied", {"kind": kind}, frame)
 
 
+def new_frame(frame: DataFrame) -> DataFrame:
+    """Return the same in a session of its own, as each part has one."""
+    return in_session(frame, own_session(frame.sparkSession))
+
+
+def planned(trial: applying.Trial) -> Plan:
+    """Return what a part asks of a plan."""
+    same = trial.constants, trial.tables
+    told: Any = SimpleNamespace(same=same, constants=trial.constants, tables=trial.tables)
+    plan: Plan = told
+    return plan
+
+
 @pytest.mark.parametrize("kind", STABLE)
 def test_names_and_orders_that_change_are_no_other_constants(frame: DataFrame, kind: str) -> None:
-    trial = applying.tried("varied", {"kind": kind}, frame)
-    planned = trial.constants, trial.tables
-    with applying.transformed("varied", {"kind": kind}, frame, "open", planned) as result:
+    trial = applying.tried("varied", {"kind": kind}, new_frame(frame))
+    plan = planned(trial)
+    with applying.transformed("varied", {"kind": kind}, new_frame(frame), "open", plan) as result:
         assert result.columns
 
 

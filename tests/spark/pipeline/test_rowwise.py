@@ -136,13 +136,21 @@ ACCEPTED: dict[str, Build] = {
         "left",
     ),
     "a grouped table": lambda df: df.join(
-        table(df).groupBy("n").agg(F.collect_list("double"), F.first("double")), "n", "left"
+        table(df)
+        .groupBy("n")
+        .agg(
+            F.sort_array(F.collect_list("double")),
+            F.max_by("double", "n"),
+            F.size(F.collect_set("n")),
+        ),
+        "n",
+        "left",
     ),
     "a table with windows": lambda df: df.join(
         table(df).withColumn("r", F.row_number().over(Window.orderBy("n"))), "n", "left"
     ),
     "a table that is joined to itself": lambda df: df.join(
-        table(df).join(table(df).distinct(), "n").limit(5), "n", "left"
+        table(df).join(table(df).distinct(), "n").orderBy("n").limit(5), "n", "left"
     ),
     "IN over another table": lambda df: sql(
         df, "SELECT * FROM part WHERE n IN (SELECT n FROM other)"
@@ -207,6 +215,36 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "a sample of another table": (
         lambda df: df.join(table(df).sample(0.5), "n", "left"),
         "uses Sample",
+    ),
+    "any rows of another table": (
+        lambda df: df.join(table(df).limit(5), "n"),
+        "uses GlobalLimit (limit or offset without orderBy) over another table",
+    ),
+    "all but any rows of another table": (
+        lambda df: df.join(table(df).offset(5), "n"),
+        "uses Offset (limit or offset without orderBy) over another table",
+    ),
+    "any row of each key of another table": (
+        lambda df: df.join(table(df).dropDuplicates(["n"]), "n"),
+        "uses Deduplicate (dropDuplicates of some columns) over another table",
+    ),
+    "the first of each group of another table": (
+        lambda df: df.join(table(df).groupBy("n").agg(F.first("double")), "n"),
+        "uses first over another table",
+    ),
+    "any of each group of another table": (
+        lambda df: df.join(table(df).groupBy("n").agg(F.any_value("double")), "n"),
+        "uses any_value over another table",
+    ),
+    "a list of another table in no order": (
+        lambda df: df.join(table(df).groupBy("n").agg(F.collect_list("double")), "n"),
+        "uses collect_list over another table",
+    ),
+    "any row of a subquery": (
+        lambda df: sql(
+            df, "SELECT *, (SELECT double FROM other o WHERE o.n = 3 LIMIT 1) FROM part"
+        ),
+        "without orderBy) over another table",
     ),
     "sort": (lambda df: df.orderBy("n"), "uses Sort (orderBy)"),
     "window": (

@@ -15,7 +15,7 @@ from holdfast.job import WorkerInfo
 from holdfast.spark import Pipeline, transform
 from holdfast.spark.pipeline import applying, notices, transforms, working
 from holdfast.spark.pipeline.notices import Notices
-from spark.pipeline.support import finish, must_be_published, numbers
+from spark.pipeline.support import finish, must_be_published, numbers, wait_long
 from support import TestServer, wait_until
 
 
@@ -204,3 +204,20 @@ def test_reasons_are_bounded_and_go_away_by_themselves(monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "monotonic", lambda: 1e12)
     mine.tidy()
     assert published == {}
+
+
+def test_what_holds_up_a_request_from_outside_is_told(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    numbers(spark, root / "in", rows=10, files=2)
+    handle = pipeline.submit("same", input="in/*.parquet", output="out", limit=0)
+    assert waits(handle, "no worker of")
+    with pipeline.working(spark):
+        wait_long(lambda: waits(handle, "its limit is 0"), "the limit")
+        assert handle.progress().ends_at is None
+        pipeline.queue.pause()
+        wait_long(lambda: waits(handle, "is paused"), "the pause")
+        handle.set_limit(None)
+        pipeline.queue.resume()
+        must_be_published(handle, root)
+        assert handle.progress().waiting_because is None

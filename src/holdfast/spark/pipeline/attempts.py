@@ -43,7 +43,7 @@ def run_part(spark: SparkSession, files: Files, plan: Plan, some: Slice, job: Ru
     with _tidying(files, order.staging, attempt, scratch):
         frame = read(session, files, plan, some, scratch)
         rows: Rows = "open" if some.files else "empty"
-        with transformed(order.transform, order.params, frame, rows, plan.same) as result:
+        with transformed(order.transform, order.params, frame, rows, plan) as result:
             _refuse_other_columns(plan, result)
             done = write(session, files, stored(result, order), order, job, attempt, began)
         _refuse_changed(files, some)  # Also while it was read.
@@ -61,7 +61,7 @@ def try_transform(spark: SparkSession, files: Files, plan: Plan, job: RunningJob
     try:
         session = own_session(spark, plan.settings)
         frame = read_nothing(session, plan, empty)
-        with transformed(order.transform, order.params, frame, "empty", plan.same) as result:
+        with transformed(order.transform, order.params, frame, "empty", plan) as result:
             _refuse_other_columns(plan, result)
     finally:
         with suppress(Exception):  # What went wrong says more.

@@ -2,7 +2,8 @@
 
 Pickled bytes do not serve for that: they differ with the identity of strings, with the order of
 sets, and with the names that cloudpickle gives to local classes. Of a function counts what it does
-and what it refers to: its bytecode, the values that it captures, and the globals that it uses.
+and what it refers to: its bytecode, the values that it captures, and the globals that it uses. The
+order of a dict counts, since a function may go through it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 _SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
-_SORTABLE: Final = ({str}, {int}, {bytes})
 _DEEPEST: Final = 200
 _READS_GLOBAL: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _OF_SPARK: Final = (b"py4j.", b"pyspark.")
@@ -77,14 +77,11 @@ class _Digests:
                 return _hashed(kind.__name__, b"scalars", *map(_spelled, value))
             return _hashed(kind.__name__, *map(self.of, value))
         if kind is dict:
-            if {type(one) for one in value} in _SORTABLE and (
-                {type(one) for one in value.values()} <= _SCALARS
-            ):
-                spelled = (_spelled(one) for pair in sorted(value.items()) for one in pair)
-                return _hashed("dict", b"scalars", *spelled)
-            return _hashed(
-                "dict", *sorted(self.of(key) + self.of(one) for key, one in value.items())
-            )
+            if {type(one) for pair in value.items() for one in pair} <= _SCALARS:
+                return _hashed(
+                    "dict", b"scalars", *(_spelled(one) for pair in value.items() for one in pair)
+                )
+            return _hashed("dict", *(self.of(one) for pair in value.items() for one in pair))
         if kind in (set, frozenset):
             return _hashed("set", *sorted(map(self.of, value)))
         return self._code_or_object(value)

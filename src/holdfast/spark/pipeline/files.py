@@ -48,6 +48,10 @@ class Files:
         """Return the names of what is in a directory; none where there is no directory."""
         return [status.getPath().getName() for status in self._statuses(path)]
 
+    def regular(self, path: str) -> set[str]:
+        """Return the names of the files in a directory, without those of directories."""
+        return {status.getPath().getName() for status in self._statuses(path) if status.isFile()}
+
     def refuse_links(self, path: str) -> None:
         """Refuse a directory that has links out of the roots in it."""
         for name in self.names(path):

@@ -13,7 +13,7 @@ import threading
 from typing import Any, Final, Literal
 
 from pyspark.java_gateway import ensure_callback_server_started
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 _numbers: Final = itertools.count(1)
@@ -114,8 +114,19 @@ def with_columns_of_files(frame: DataFrame, schema: StructType) -> DataFrame:
     return _copied(frame, data=frame.sparkSession._jsparkSession.parseDataType(schema.json()))
 
 
-def _copied(frame: DataFrame, *, index: Any = None, data: Any = None) -> DataFrame:
-    session = frame.sparkSession
+def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """Return the same rows of files in another session."""
+    return _copied(frame, session)
+
+
+def _copied(
+    frame: DataFrame,
+    session: SparkSession | None = None,
+    *,
+    index: Any = None,
+    data: Any = None,
+) -> DataFrame:
+    session = session or frame.sparkSession
     relation = relation_of(frame)
     copied = relation.copy(
         relation.location() if index is None else index,

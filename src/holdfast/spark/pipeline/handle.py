@@ -79,8 +79,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
     warning: str | None = None
     """What is unwise about it."""
     waiting_because: str | None = None
-    """Why workers gave jobs of it back, at no cost, to be looked at again later. None when nothing
-    of it waits for that any more."""
+    """Why nothing of it runs: no worker is alive, the queue is paused, or its limit is 0. Or why
+    workers gave jobs of it back, at no cost, to be looked at again later."""
 
     @property
     def ended(self) -> bool:
@@ -160,10 +160,10 @@ class Handle:
         rows_in, rows_out, counted = tally.rows_in, tally.rows_out, tally.counted
         if published and state == "done":
             rows_in, rows_out, counted = published.rows_in, published.rows_out, status.settled
-        may_wait = state not in ENDED and (
-            status.delayed or not status.sealed or state in ("publishing", "cancelling")
-        )
+        idle = state not in ENDED and not status.running
+        may_wait = idle or (state not in ENDED and (status.delayed or not status.sealed))
         workers = self.queue.workers() if status.running or may_wait else []
+        held = self._held_up(status, workers) if idle else None
         running = sum(self._running(workers)) if status.running else 0.0
         return Progress(
             id=self.id,
@@ -178,12 +178,22 @@ class Handle:
             counted=counted,
             fraction=(status.settled + running) / status.total if status.total else 0.0,
             rate=status.rate,
-            ends_at=status.ends_at,
+            ends_at=None if held else status.ends_at,
             error=error or _failed_parts(tally.errors, status.failed),
             errors=dict(sorted(tally.errors.items())),
             warning=many_parts(status.total),
-            waiting_because=notices.found(workers, self.id) if may_wait else None,
+            waiting_because=held or (notices.found(workers, self.id) if may_wait else None),
         )
+
+    def _held_up(self, status: RequestStatus, workers: list[WorkerInfo]) -> str | None:
+        """Return why nothing of it will run, whatever workers do."""
+        if not any(worker.alive for worker in workers):
+            return f"no worker of {self.queue.name} is alive: start one (holdfast pipeline work)"
+        if self.queue.counts().paused:
+            return f"{self.queue.name} is paused: resume it (holdfast resume)"
+        if status.limit == 0 and status.settled < status.total:
+            return "its limit is 0: raise it (handle.set_limit)"
+        return None
 
     def _counted(self, status: RequestStatus) -> Tally:
         """Return what the settled parts came to."""
@@ -226,6 +236,8 @@ class Handle:
             given_up = self._outcome(_giving_up(status))
             if given_up is None:
                 return "cancelling", None, published
+            if given_up.kind == "failed":
+                return "failed", f"it could not be cancelled: {given_up.error}", published
             if (found := _published(given_up)).state != "failed":
                 return found.state, None, found
         if outcome is None or outcome.kind == "cancelled":
@@ -304,6 +316,8 @@ class Handle:
         state, _, published = self._state(status)
         if not status.ended or state not in ("publishing", "failed"):
             return False
+        if self.queue.revive(_giving_up(status)):
+            return True  # It was cancelled before, and that failed.
         data = self.queue.data(_publishing(status))
         if data is None and published:
             data = msgspec.json.encode(Target(published.output))
@@ -362,8 +376,11 @@ class Handle:
             raise WrongState(f"{output} was replaced by another request")
         options = output_options(manifest.format, manifest.options) | own_options(manifest.format)
         paths = [f"{output}/{name}" for name in manifest.files]
-        for path in paths:
+        there = files.regular(output)
+        for name, path in zip(manifest.files, paths, strict=True):
             foreign.check_place(self._roots, path)
+            if name not in there:
+                raise WrongState(f"{path} is gone: the output is damaged")
         reader = spark.read.format(manifest.format).options(**options)
         return reader.load([for_spark(path) for path in paths])
 

@@ -104,7 +104,9 @@ class Plan(msgspec.Struct, frozen=True):
     tables: str = ""
     """A fingerprint of the other tables that it reads, with their files."""
     python: str = ""
-    """The version of Python and the local time zone of the planner."""
+    """The version of Python of the planner."""
+    zone: str = ""
+    """Its local time zone."""
     runs_python: bool = False
     """Whether the transform calls functions of Python."""
     in_files: str | None = None

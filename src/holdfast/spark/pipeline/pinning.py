@@ -15,7 +15,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -74,8 +74,8 @@ SETTINGS: Final = frozenset(
 )
 """Settings of a session that change what a query returns, and not only how fast."""
 
-_MOMENTS: Final = (-2_200_000_000, 4_100_000_000, 30 * 86400)
-"""Moments at which local time is compared with UTC: a month apart, from 1900 to 2100."""
+_MOMENTS: Final = range(-1_600_000_000, 2_300_000_000, 182 * 86400)
+"""Moments at which local times are compared with UTC: two in a year, from 1919 to 2042."""
 _GATE_NEEDS: Final = {"spark.sql.sources.useV1SourceList": "avro,csv,json,kafka,orc,parquet,text"}
 
 
@@ -153,29 +153,45 @@ def unlike(plan: Plan, spark: SparkSession) -> str | None:
             f"the code of {plan.order.transform!r} or of its finish differs from the code that "
             "planned it. Start a worker with that code, or cancel the request and submit it again"
         )
+    zone = zone_here(spark)
+    if plan.zone not in ("", zone):
+        return (
+            f"it was planned in {plan.zone}, and this worker is in {zone}: some values and files "
+            "are read as local times. Start workers with the same TZ"
+        )
     return other_python(plan) if plan.runs_python else None
 
 
 def other_python(plan: Plan) -> str | None:
-    """Return in what the Python of this worker differs from the planner's.
-
-    The local time zone counts: functions of Python get timestamps as local times.
-    """
+    """Return in what the Python of this worker differs from the planner's."""
     here = python_here()
     if plan.python == here:
         return None
     return (
-        f"it calls Python functions, was planned with {plan.python}, and this worker has {here}. "
-        "Start workers with the same version of Python and the same TZ"
+        f"it calls Python functions and was planned with {plan.python}, and this worker has "
+        f"{here}. Start workers with the same version of Python"
     )
 
 
 def python_here() -> str:
-    """Return the version of Python and the local time zone of this process."""
-    offsets = [time.localtime(moment).tm_gmtoff for moment in range(*_MOMENTS)]
-    rules = hashlib.sha256(repr(offsets).encode()).hexdigest()[:8]
-    zone = "/".join(dict.fromkeys(time.tzname))
-    return f"Python {sys.version_info[0]}.{sys.version_info[1]} and time zone {zone} ({rules})"
+    """Return the version of Python of this process."""
+    return f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def zone_here(spark: SparkSession) -> str:
+    """Return the local time zone of this process and of its Java.
+
+    Python and ORC files take times as local times, whatever the session's time zone is.
+    """
+    offsets = [time.localtime(moment).tm_gmtoff for moment in _MOMENTS]
+    rules = hashlib.sha256(repr([offsets, _java_offsets(spark)]).encode()).hexdigest()[:8]
+    return f"the local time zone {'/'.join(dict.fromkeys(time.tzname))} ({rules})"
+
+
+@functools.lru_cache(maxsize=10)
+def _java_offsets(spark: SparkSession) -> list[int]:
+    zone = cast("Any", spark._jvm).java.util.TimeZone.getDefault()
+    return [zone.getOffset(moment * 1000) for moment in _MOMENTS]
 
 
 def code_of(order: Order) -> str:

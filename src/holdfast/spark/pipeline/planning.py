@@ -29,7 +29,13 @@ from holdfast.spark.pipeline.order import (
     many_parts,
     too_many_parts,
 )
-from holdfast.spark.pipeline.pinning import code_of, own_session, python_here, settings_of
+from holdfast.spark.pipeline.pinning import (
+    code_of,
+    own_session,
+    python_here,
+    settings_of,
+    zone_here,
+)
 from holdfast.spark.pipeline.reading import divide, read_all, schema_in, schema_in_files
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found, split
@@ -111,6 +117,7 @@ def _plan(spark: SparkSession, order: Order) -> Plan:
         constants=trial.constants,
         tables=trial.tables,
         python=python_here(),
+        zone=zone_here(spark),
         runs_python=trial.runs_python,
         in_files=schema_in_files(frame),
     )

@@ -17,7 +17,16 @@ from holdfast.progress import Part
 from holdfast.spark.pipeline import foreign
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.formats import Format
-from holdfast.spark.pipeline.order import Count, Done, FileName, Order, Published, Run, safe
+from holdfast.spark.pipeline.order import (
+    Count,
+    Done,
+    FileName,
+    Order,
+    Published,
+    Run,
+    safe,
+    staging_of,
+)
 from holdfast.worker import Fail
 
 
@@ -108,20 +117,44 @@ def publish(
     return as_published(order.output, published)
 
 
-def abandon(files: Files, output: str, staging: str) -> None:
-    """Remove what a request wrote, and give the output that it was about to replace its place."""
-    _retire(files, output, staging, lambda _: True)
+def abandon(files: Files, output: str, id: str, run: str) -> Published:
+    """Remove what a request wrote, unless it was published; return which of the two it is.
+
+    An output that it was about to replace gets its place back. Of an output to which it was about
+    to append, the files go that were moved there already.
+    """
+
+    def take_back(gone: str) -> None:
+        gathered = f"{gone}/_gathered"
+        moved = read_manifest(files, gathered, id, run)
+        if moved is None or read_manifest(files, output, id, run) is not None:
+            return
+        own = f"part-{safe(id)}-"  # Only `append` gives such names.
+        for name in moved.files:
+            if name.startswith(own) and "/" not in name and not files.exists(f"{gathered}/{name}"):
+                files.remove(f"{output}/{name}")
+
+    _retire(files, output, staging_of(output, id, run), lambda _: True, take_back)
+    published = read_manifest(files, output, id, run)
+    return as_published(output, published) if published else Published("cancelled", output)
 
 
-def _retire(files: Files, output: str, staging: str, wanted: Callable[[str], bool]) -> None:
+def _retire(
+    files: Files,
+    output: str,
+    staging: str,
+    wanted: Callable[[str], bool],
+    take_back: Callable[[str], None] = lambda _: None,
+) -> None:
     """Remove staging, but not the output that a publisher has just moved into it to replace it.
 
     One that was frozen right before that wakes up when another has ended the request. So staging
-    loses its name first: from then on nothing can be moved into it.
+    loses its name first: from then on nothing can be moved into it, or out of it.
     """
     gone = f"{staging}.gone"
     while True:
         _restore(files, output, gone, wanted)
+        take_back(gone)
         files.remove(gone)
         if not files.move(staging, gone):
             return

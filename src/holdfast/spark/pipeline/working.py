@@ -37,7 +37,7 @@ from holdfast.spark.pipeline.order import (
 )
 from holdfast.spark.pipeline.pinning import fingerprint, own_session, unlike
 from holdfast.spark.pipeline.planning import plan_parts, read_plan
-from holdfast.spark.pipeline.publishing import abandon, as_published, publish, read_manifest
+from holdfast.spark.pipeline.publishing import abandon, publish, read_manifest
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.transforms import registered
 from holdfast.spark.pipeline.trouble import (
@@ -324,13 +324,20 @@ class Duties:
         status = request.status()
         run = run_of(status)
         staging = staging_of(output, request.id, run)
-        published = read_manifest(self._files, output, request.id, run)
         plan = read_plan(self._files, staging)
-        if status.state == "cancelled" or published or plan is None:
-            abandon(self._files, output, staging)
-            if published:  # By a publisher that died before it could say so.
-                return as_published(output, published)
-            return Published("cancelled" if status.state == "cancelled" else "failed")
+        if (
+            plan is None
+            or status.state == "cancelled"
+            or read_manifest(self._files, output, request.id, run)
+        ):
+            found = abandon(self._files, output, request.id, run)
+            if found.state == "done":  # By a publisher that died before it could say so.
+                return found
+            if status.state == "completed":
+                raise Fail(
+                    f"{staging} is gone, and with it what the parts wrote: submit the request again"
+                )
+            return found if status.state == "cancelled" else Published("failed", output)
         foreign.check_plan(self._roots, plan, output, request.id, run)
         order = plan.order
         parts = list(request.results())
@@ -363,10 +370,7 @@ class Duties:
         status = request.status()
         if not status.ended or status.endings != ending:
             return Published("failed", output)  # Failed parts were revived.
-        run = run_of(status)
-        abandon(self._files, output, staging_of(output, id, run))
-        published = read_manifest(self._files, output, id, run)
-        return as_published(output, published) if published else Published("cancelled", output)
+        return abandon(self._files, output, id, run_of(status))
 
     def _give_back_unlike(self, plan: Plan) -> None:
         """Leave a request to workers that are like the one that planned it."""
