@@ -24,7 +24,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.spark.pipeline.canonical import digest
+from holdfast.spark.pipeline import canonical
+
+
+def digest(value: object) -> str:
+    return canonical.digest(value, __name__.partition(".")[0])
+
 
 Point = namedtuple("Point", "x y")  # noqa: PYI024
 
@@ -125,6 +130,48 @@ def test_what_leads_back_to_itself_and_what_has_no_value_have_digests() -> None:
     for _ in range(5000):
         deep = [deep, {}]
     assert digest(deep)
+
+
+memo: dict[int, int] = {}
+table = {"a": 1}
+
+
+def memoised(n: int) -> int:
+    return memo.setdefault(n, n + table["a"])
+
+
+def test_a_cache_of_a_module_counts_as_it_was_for_functions_that_can_be_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark's processes import them, and do not see what this process has cached."""
+    package = __name__.partition(".")[0]
+    monkeypatch.setattr(canonical, "_first_seen", {})
+    canonical.remember(package)
+    before, inner = digest(memoised), digest(lambda n: memoised(n) + 1)
+    memoised(5)
+    assert digest(memoised) == before
+    assert digest(lambda n: memoised(n) + 1) == inner
+
+    def captures(n: int) -> int:  # It is pickled with what is in the cache now.
+        return memo.get(n, 0)
+
+    captured = digest(captures)
+    memoised(6)
+    assert digest(captures) != captured
+    monkeypatch.setattr(canonical, "_first_seen", {})
+    monkeypatch.setitem(table, "a", 2)
+    assert digest(memoised) != before, "a worker that was started with another table"
+
+
+def test_the_place_of_a_package_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(home: str) -> set[str]:
+        monkeypatch.setattr(canonical, "_home_of", lambda _: home)
+        return {digest(f"{home}/data.csv"), digest(Path(home) / "data.csv"), digest("/elsewhere")}
+
+    assert of("/venv/a") == of("/venv/b")
+    assert len(of("/venv/a")) == 3
+    monkeypatch.setattr(canonical, "_home_of", lambda _: "/venv/a")
+    assert digest("/venv/a/x") != digest("/venv/a/y")
 
 
 values = st.recursive(

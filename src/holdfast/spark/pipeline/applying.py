@@ -41,10 +41,10 @@ class Trial(NamedTuple):
     schema: StructType
     reads_file_facts: bool
     runs_python: bool
-    constants: str = ""
-    """A fingerprint of the constants and functions in its plan; "" if parts may differ."""
+    constants: dict[str, str] = {}  # noqa: RUF012
+    """Digests of the constants and functions in its plan."""
     tables: str = ""
-    """A fingerprint of the other tables that it reads; "" if parts may differ."""
+    """A digest of the other tables that it reads; "" if parts may differ."""
 
 
 def tried(name: str, params: dict[str, object], frame: DataFrame) -> Trial:
@@ -67,10 +67,10 @@ def tried(name: str, params: dict[str, object], frame: DataFrame) -> Trial:
     if first != second:
         first, second = second, _built_again(found, given, next(others))
     if first.constants != second.constants:
-        raise _other_constants(name, sorted(set(first.constants) - set(second.constants)))
+        raise _other_constants(name, first.unlike(second.digests))
     if first.tables != second.tables:
         raise _other_tables(name, sorted(set(first.tables) ^ set(second.tables)))
-    return Trial(*facts, *first.fingerprints)
+    return Trial(*facts, first.digests, first.table_digest)
 
 
 def _built_again(found: Transform, given: dict[str, Any], frame: DataFrame) -> Built:
@@ -87,20 +87,21 @@ def transformed(
     rows  "open" to read them when it is written; "empty" where the input has no files
     """
     found, given = _known(name, params)
-    checked = any(plan.same) and not found.per_part
+    checked = bool(plan.tables) and not found.per_part
     again = in_session(frame, own_session(frame.sparkSession)) if checked else frame
     with _gated(frame) as (gated, gate):
         result = called(found, given, gated, gate, rows)
-        if not checked or _built(found, result).fingerprints == plan.same:
+        first = _built(found, result) if checked else None
+        if not first or (first.digests, first.table_digest) == (plan.constants, plan.tables):
             gate.state = rows
             yield result.frame
             return
     with _gated(again) as (gated, gate):  # The first call may have filled a cache.
         result = called(found, given, gated, gate, rows)
-        constants, tables = _built(found, result).fingerprints
-        if constants != plan.constants:
-            raise _other_constants(name)
-        if tables != plan.tables:
+        second = _built(found, result)
+        if unlike := second.unlike(plan.constants):
+            raise _other_constants(name, unlike)
+        if second.table_digest != plan.tables:
             raise _other_tables(name)
         gate.state = rows
         yield result.frame
@@ -152,14 +153,14 @@ def _looked(name: str) -> Fail:
     )
 
 
-def _other_constants(name: str, seen: Sequence[str] = ()) -> Fail:
-    example = f" ({' '.join(seen)[:100]})" if seen else ""
+def _other_constants(name: str, unlike: Sequence[str]) -> Fail:
+    example = " ".join(unlike[0].split())[:100] if unlike else ""
     return Fail(
-        f"{name} does not build the same plan each time: constants, settings, rows or what "
-        f"functions refer to{example} differ from call to call, and so from part to part. Pass "
-        "times, random numbers and facts of one machine as parameters of the request; sort what "
-        "comes from a set, or start workers with the same PYTHONHASHSEED; or declare the transform "
-        "with @transform(per_part=True)"
+        f"{name} does not build the same plan each time ({example}): constants, settings, rows or "
+        "what functions refer to differ from call to call or from worker to worker, and so from "
+        "part to part. Pass times, random numbers and facts of one machine as parameters of the "
+        "request; sort what comes from a set, or start workers with the same PYTHONHASHSEED; or "
+        "declare the transform with @transform(per_part=True)"
     )
 
 

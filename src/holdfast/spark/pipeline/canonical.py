@@ -4,6 +4,10 @@ Pickled bytes do not serve for that: they differ with the identity of strings, w
 sets, and with the names that cloudpickle gives to local classes. Of a function counts what it does
 and what it refers to: its bytecode, the values that it captures, and the globals that it uses. The
 order of a dict counts, since a function may go through it.
+
+Spark's processes import the modules of functions that can be imported. So what such a function
+finds in a dict or list of its module is what the module put there, and not what this process has
+put there since, into a cache for example: `remember` keeps how they were.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import pickle
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 _SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
@@ -38,7 +43,31 @@ def captured(function: types.FunctionType, package: str = "") -> Iterator[tuple[
     """Return what a function refers to, by name, with digests."""
     digests = _Digests(package)
     for name, value in digests.references(function):
-        yield name, digests.of(value).hex()
+        yield name, digests.referred(function, name, value).hex()
+
+
+def remember(package: str) -> None:
+    """Keep what is in the containers of a package's modules now, right after they were imported."""
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] == package:
+            for name, value in list(vars(module).items()):
+                if _may_change(value):
+                    _remembered(package, module_name, name, value)
+
+
+def _may_change(value: object) -> bool:
+    return value is None or isinstance(value, dict | list | set | bytearray)
+
+
+def _remembered(package: str, module: str, name: str, value: object) -> bytes:
+    """Return the digest that a container had when it was seen first."""
+    place = (package, module, name)
+    if place not in _first_seen:
+        _first_seen[place] = _Digests(package).of(value)
+    return _first_seen[place]
+
+
+_first_seen: dict[tuple[str, str, str], bytes] = {}
 
 
 def is_local(function: types.FunctionType, package: str) -> bool:
@@ -50,6 +79,7 @@ def is_local(function: types.FunctionType, package: str) -> bool:
 class _Digests:
     def __init__(self, package: str) -> None:
         self._package = package
+        self._home = _home_of(package)
         self._known: dict[int, bytes] = {}
         self._kept: list[object] = []
         """What is in `_known`, so that no other object gets the same identity."""
@@ -57,6 +87,8 @@ class _Digests:
 
     def of(self, value: Any) -> bytes:
         kind = type(value)
+        if self._home and isinstance(value, str | PurePath) and str(value).startswith(self._home):
+            return _hashed("path", kind.__name__.encode(), str(value)[len(self._home) :].encode())
         if kind in _SCALARS:
             return _hashed(kind.__name__, _spelled(value))
         if (known := self._known.get(id(value))) is not None:
@@ -108,10 +140,24 @@ class _Digests:
     def _function(self, function: types.FunctionType) -> bytes:
         if not is_local(function, self._package):
             return _hashed("named", _full_name(function))
-        pairs = ((name.encode(), self.of(value)) for name, value in self.references(function))
+        pairs = (
+            (name.encode(), self.referred(function, name, value))
+            for name, value in self.references(function)
+        )
         return _hashed(
             "function", self.of(function.__code__), *(one for pair in pairs for one in pair)
         )
+
+    def referred(self, function: types.FunctionType, name: str, value: object) -> bytes:
+        """Return the digest of what a function refers to by a name."""
+        if (
+            _may_change(value)
+            and function.__module__ != "__main__"
+            and function.__globals__.get(name, function) is value
+            and _is_importable(function)
+        ):
+            return _remembered(self._package, function.__module__, name, value)
+        return self.of(value)
 
     def references(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         """Return what a function captured, its defaults, and the globals that it uses."""
@@ -177,6 +223,15 @@ def _hashed(kind: str, *parts: bytes) -> bytes:
 def _spelled(scalar: Any) -> bytes:
     """Return a text that no other scalar has: `repr` tells types and every bit of a float."""
     return (hex(scalar) if type(scalar) is int else repr(scalar)).encode()  # repr() has a limit.
+
+
+def _home_of(package: str) -> str:
+    """Return the directory in which a package is installed: it may be another one elsewhere."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    if not package or not file:
+        return ""
+    path = Path(file)
+    return str(path.parents[1] if path.stem == "__init__" else path.parent)
 
 
 def _content(cell: types.CellType) -> object:

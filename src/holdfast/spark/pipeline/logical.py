@@ -40,7 +40,7 @@ class LogicalPlan:
         for leaf in self.root.all():
             if not leaf.is_part or not (hidden := leaf.hidden):
                 continue
-            if hidden in str(self.java.output().mkString("\n")).split("\n"):
+            if hidden in self.root.output.split("\n"):
                 yield ""
             for node in self.root.all():
                 for text in node.texts:
@@ -105,6 +105,11 @@ class Operator:
     def texts(self) -> list[str]:
         """Its expressions, as Spark writes them."""
         return str(self.java.expressions().mkString("\n")).split("\n")
+
+    @cached_property
+    def output(self) -> str:
+        """Its columns, a line each."""
+        return str(self.java.output().mkString("\n"))
 
     @property
     def expressions(self) -> Iterator[Any]:

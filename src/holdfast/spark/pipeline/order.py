@@ -98,11 +98,10 @@ class Plan(msgspec.Struct, frozen=True):
     """A fingerprint of the code of its transforms."""
     spark: str
     """The version of Spark."""
-    constants: str = ""
-    """A fingerprint of the constants and functions in the plan of the transform; "" where parts may
-    differ."""
+    constants: dict[str, str] = {}
+    """Digests of the constants and functions in the plan of the transform, by what they are."""
     tables: str = ""
-    """A fingerprint of the other tables that it reads, with their files."""
+    """A digest of the other tables that it reads, with their files; "" if parts may differ."""
     python: str = ""
     """The version of Python of the planner."""
     zone: str = ""
@@ -112,11 +111,6 @@ class Plan(msgspec.Struct, frozen=True):
     in_files: str | None = None
     """The schema of the files, as JSON, where a directory such as `day=1` replaces one of their
     columns. Without it Spark would take that column out of what a part reads."""
-
-    @property
-    def same(self) -> tuple[str, str]:
-        """Return the fingerprints of what must be the same in each call of the transform."""
-        return self.constants, self.tables
 
 
 class Blocks(msgspec.Struct, frozen=True, tag="blocks"):

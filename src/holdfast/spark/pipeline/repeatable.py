@@ -2,15 +2,15 @@
 
 Python may put the time, a random number or the name of a machine into a plan: as a constant, in a
 function, as rows of a small table, as the path of another table, as a setting. Then each part would
-have other rows. So all of these are compared, in a form in which neither the names that Spark
-numbers anew nor the order of values counts.
+have other rows. So all of these are compared, in a form in which the names and numbers that Spark
+gives anew in each plan do not count, nor the order of the values of `isin` and of rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from holdfast.spark.pipeline import canonical
@@ -18,8 +18,13 @@ from holdfast.spark.pipeline.gate import FILE_RELATION
 from holdfast.spark.pipeline.logical import LogicalPlan, Operator, several
 from holdfast.spark.pipeline.pinning import pinned_here
 
-_COLUMN: Final = re.compile(r" AS .*#\d+L?$|\blambda \w+|[^\s(),\[\]]*#\d+L?")
-"""What is numbered or named anew in each plan: columns, aliases and the arguments of lambdas."""
+_NUMBERED: Final = re.compile(
+    r"( AS ).*#(\d+)L?$|(\blambda )[^\s(),\[\]]*#\d+L?|(\b[a-z-]*subquery|\bexists|\blist|\))#\d+"
+    r"|[^\s(),\[\]]*#(\d+)L?"
+)
+"""What is named and numbered anew in each plan: aliases, arguments of lambdas, subqueries, calls of
+Python functions, columns."""
+_NUMBER: Final = re.compile(r"#(\d+)L?$", re.MULTILINE)
 _WORD: Final = re.compile(r"[^\s(),\[\]]+")
 _IDENTITY: Final = re.compile(r"@[0-9a-f]{1,8}\b")
 """How Java writes an object that has no text."""
@@ -27,25 +32,47 @@ _FILE: Final = re.compile(
     r"FileStatus\{path=(?P<path>[^;]*);[^}]*?\blength=(?P<size>\d+);[^}]*?"
     r"\bmodification_time=(?P<at>\d+);"
 )
+_BETWEEN: Final = "\0\n"
+"""Stands between values in a text: hardly a value has it."""
 _FEW_ROWS: Final = 1000
 """A small table with more rows than this is compared by a hash of Spark's."""
 _ROWS_IN_PLAN: Final = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
 _SHOWN: Final = 16
-"""Characters of a digest in a word."""
+"""Characters of a digest."""
+_MOST: Final = 500
+"""Digests that are kept in a plan; of a plan with more constants there is one digest of all."""
 
 
 class Built(NamedTuple):
     """What a call of a transform has put into its plan."""
 
-    constants: list[str]
+    constants: dict[str, str]
+    """Texts of operators, digests of functions and rows, values of settings: by what they are."""
     tables: list[str]
     """Other tables that it reads: where they are, and the files that they have now."""
-    runs_python: bool
 
     @property
-    def fingerprints(self) -> tuple[str, str]:
-        """Return short forms of constants and tables, by which two plans are compared."""
-        return _fingerprint(self.constants), _fingerprint(self.tables)
+    def digests(self) -> dict[str, str]:
+        """Return a digest of each constant."""
+        found = {name: _fingerprint([text])[:_SHOWN] for name, text in self.constants.items()}
+        all_of_them = [f"{name}={digest}" for name, digest in found.items()]
+        return found if len(found) <= _MOST else {"all": _fingerprint(all_of_them)}
+
+    @property
+    def table_digest(self) -> str:
+        """Return a digest of all other tables."""
+        return _fingerprint(self.tables)
+
+    def unlike(self, digests: Mapping[str, str]) -> list[str]:
+        """Return the constants that have other digests."""
+        own = self.digests
+        names = [name for name in {**own, **digests} if own.get(name) != digests.get(name)]
+        return [self._shown(name) for name in names]
+
+    def _shown(self, name: str) -> str:
+        text = self.constants.get(name, "")
+        is_digest = len(text) == _SHOWN and " " not in text
+        return name if is_digest or not text else f"{name}: {text}"
 
 
 def built(plan: LogicalPlan, *, package: str) -> Built:
@@ -54,19 +81,47 @@ def built(plan: LogicalPlan, *, package: str) -> Built:
     package  of the transform: what its functions refer to in it is compared, too
     """
     operators = list(plan.root.all())
-    words: list[str] = []
-    for one in operators:
-        for text in one.texts:
-            words += _WORD.findall(_COLUMN.sub("", text))
-    commands = [(name, command) for one in operators for name, command in _functions(one, plan)]
-    for name, command in commands:
-        words += _captured(name, command, package)
-    for one in operators:
-        words += _rows(one, plan)
-    words += (f"{name}={value}" for name, value in pinned_here(plan.frame.sparkSession).items())
-    tables = [fact for one in operators for fact in _table(one, plan.nothing)]
-    runs_python = bool(commands) or any(one.kind == "LogicalRDD" for one in operators)
-    return Built(sorted(words), sorted(tables), runs_python)
+    numbers = _numbers(operators)
+    found: dict[str, str] = {}
+    for place, one in enumerate(operators):
+        if any(one.texts):
+            found[f"{one.kind} {place}"] = _constants(one, plan, numbers)
+        for number, (name, command) in enumerate(_functions(one, plan)):
+            for what, digest in _captured(name, command, package):
+                found[f"{what} in {one.kind} {place}.{number}"] = digest
+        for number, rows in enumerate(_rows(one, plan)):
+            found[f"rows {place}.{number}"] = rows
+    found.update(pinned_here(plan.frame.sparkSession))
+    return Built(found, sorted(fact for one in operators for fact in _table(one, plan.nothing)))
+
+
+def _numbers(operators: list[Operator]) -> dict[str, str]:
+    """Give numbers to columns in the order in which they come, from the leaves on."""
+    found: dict[str, str] = {}
+    for one in reversed(operators):
+        for number in _NUMBER.findall(one.output):
+            found.setdefault(number, f"#{len(found)}")
+    return found
+
+
+def _constants(operator: Operator, plan: LogicalPlan, numbers: Mapping[str, str]) -> str:
+    """Return the expressions of an operator, with columns by their numbers only."""
+    texts = operator.texts
+    if plan.has("IN"):
+        for expression in operator.expressions:
+            for one in _below(expression, plan.patterns.IN(), ("In",)):
+                values = one.list()
+                ordered = sorted(str(values.mkString(_BETWEEN)).split(_BETWEEN))
+                given = str(values.mkString("(", ",", ")"))
+                texts = [text.replace(given, f"({_BETWEEN.join(ordered)})", 1) for text in texts]
+
+    def numbered(match: re.Match[str]) -> str:
+        alias, named, argument, called, column = match.groups()
+        if alias:
+            return f"{alias}{numbers.get(named, '#')}"
+        return argument or called or numbers.get(column, match[0])
+
+    return "\n".join(_NUMBERED.sub(numbered, text) for text in texts)
 
 
 def runs_python(plan: LogicalPlan) -> bool:
@@ -90,19 +145,21 @@ def _functions(operator: Operator, plan: LogicalPlan) -> Iterator[tuple[str, Any
         yield str(found.name()), found.func()
     if plan.has("PYTHON_UDF"):
         for expression in operator.expressions:
-            yield from _below(expression, plan.patterns.PYTHON_UDF())
+            for one in _below(expression, plan.patterns.PYTHON_UDF(), ("PythonUDF", "PythonUDAF")):
+                yield str(one.name()), one.func()
 
 
-def _below(expression: Any, pattern: Any) -> Iterator[tuple[str, Any]]:
+def _below(expression: Any, pattern: Any, kinds: tuple[str, ...]) -> Iterator[Any]:
+    """Return the expressions of some kinds in an expression; all of them have the pattern."""
     if not expression.containsPattern(pattern):
         return
-    if str(expression.getClass().getName()).rpartition(".")[2] in ("PythonUDF", "PythonUDAF"):
-        yield str(expression.name()), expression.func()
+    if str(expression.getClass().getName()).rpartition(".")[2] in kinds:
+        yield expression
     for below in several(expression.children()):
-        yield from _below(below, pattern)
+        yield from _below(below, pattern, kinds)
 
 
-def _captured(name: str, function: Any, package: str) -> Iterator[str]:
+def _captured(name: str, function: Any, package: str) -> Iterator[tuple[str, str]]:
     """Return what a function that Spark was given does and refers to."""
     try:
         value = _unpickled(function)
@@ -110,8 +167,8 @@ def _captured(name: str, function: Any, package: str) -> Iterator[str]:
         value = bytes(function.command().unsafeArray())
     for one in canonical.functions_in(value):
         for what, digest in canonical.captured(one, package):
-            yield f"{name}.{what}:{digest[:_SHOWN]}"
-    yield f"{name}:{canonical.digest(value, package)[:_SHOWN]}"
+            yield f"{name}.{what}", digest[:_SHOWN]
+    yield name, canonical.digest(value, package)[:_SHOWN]
 
 
 def _unpickled(function: Any) -> Any:
@@ -135,7 +192,7 @@ def _rows(operator: Operator, plan: LogicalPlan) -> Iterator[str]:
         case "Range":
             yield f"range({java.start()},{java.end()},{java.step()})"
         case "LocalRelation":
-            yield f"rows:{_fingerprint([_in_spark_bytes(java, plan)])[:_SHOWN]}"
+            yield _fingerprint([_in_spark_bytes(java, plan)])[:_SHOWN]
         case "LogicalRDD":
             yield from _rdd(java.rdd())
 
@@ -148,8 +205,10 @@ def _in_spark_bytes(relation: Any, plan: LogicalPlan) -> str:
     rows = ours.ofRows(spark._jsparkSession, relation).queryExecution().executedPlan()
     several_rows = getattr(getattr(jvm.scala.collection.immutable, "ArraySeq$"), "MODULE$")
     found = several_rows.unsafeWrapArray(rows.executeCollect())
-    few = found.size() <= _FEW_ROWS
-    return str(found.mkString("\n")) if few else f"{found.size()} {found.hashCode()}"
+    if found.size() <= _FEW_ROWS:
+        return "\n".join(sorted(str(found.mkString("\n")).split("\n")))
+    hashing = getattr(getattr(jvm.scala.util.hashing, "MurmurHash3$"), "MODULE$")
+    return f"{found.size()} {hashing.unorderedHash(found, 0)}"
 
 
 def _rdd(rdd: Any) -> Iterator[str]:
@@ -160,11 +219,12 @@ def _rdd(rdd: Any) -> Iterator[str]:
         for partition in rdd.partitions():
             for one in several(partition.values()):
                 rows += _given(one)
-        yield f"rows:{canonical.digest(rows)[:_SHOWN]}"
+        yield _fingerprint(sorted(canonical.digest(row) for row in rows))[:_SHOWN]
     elif kind == "PythonRDD":
         field = rdd.getClass().getDeclaredField("func")
         field.setAccessible(True)
-        yield from _captured("rdd", field.get(rdd), "")
+        digests = [digest for _, digest in _captured("rdd", field.get(rdd), "")]
+        yield _fingerprint(digests)[:_SHOWN]
     for one in several(rdd.dependencies()):
         yield from _rdd(one.rdd())
 
@@ -184,7 +244,7 @@ def _table(operator: Operator, nothing: Any) -> Iterator[str]:
     java = operator.java
     files = java.relation() if operator.kind == "LogicalRelation" else None
     if files is None or str(files.getClass().getName()) != FILE_RELATION:
-        yield _IDENTITY.sub("", _COLUMN.sub("", str(java.simpleString(1000))))
+        yield _IDENTITY.sub("", _NUMBERED.sub("", str(java.simpleString(1000))))
         return
     yield str(files.location().rootPaths().mkString("\n"))
     yield from sorted(str(files.options().mkString("\n")).split("\n"))

@@ -20,6 +20,7 @@ from holdfast.progress import RequestStatus
 from holdfast.spark.pipeline import foreign, stages
 from holdfast.spark.pipeline.applying import GivenBack
 from holdfast.spark.pipeline.attempts import group_of, run_finish, run_part, try_transform
+from holdfast.spark.pipeline.canonical import remember
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.notices import Notices
 from holdfast.spark.pipeline.order import (
@@ -117,6 +118,7 @@ class Duties:
             )
         for one in registered():
             fingerprint(one.function)  # As it was imported: a deploy may replace the files.
+            remember(one.function.__module__.partition(".")[0])
         for duty in (self.plan, self.part, self.publish, self.cancel):
             worker.handler(duty.__name__)(self._guarded(duty))
 
