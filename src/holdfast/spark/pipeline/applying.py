@@ -66,10 +66,10 @@ def tried(name: str, params: dict[str, object], frame: DataFrame) -> Trial:
     second = _built_again(found, given, next(others))
     if first != second:
         first, second = second, _built_again(found, given, next(others))
-    if first.constants != second.constants:
-        raise _other_constants(name, first.unlike(second.digests))
     if first.tables != second.tables:
         raise _other_tables(name, sorted(set(first.tables) ^ set(second.tables)))
+    if first.constants != second.constants:
+        raise _other_constants(name, first.unlike(second.digests))
     return Trial(*facts, first.digests, first.table_digest)
 
 
@@ -99,10 +99,10 @@ def transformed(
     with _gated(again) as (gated, gate):  # The first call may have filled a cache.
         result = called(found, given, gated, gate, rows)
         second = _built(found, result)
-        if unlike := second.unlike(plan.constants):
-            raise _other_constants(name, unlike)
         if second.table_digest != plan.tables:
             raise _other_tables(name)
+        if unlike := second.unlike(plan.constants):
+            raise _other_constants(name, unlike)
         gate.state = rows
         yield result.frame
 
