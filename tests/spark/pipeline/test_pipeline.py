@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -428,6 +429,18 @@ GOOD: dict[str, Any] = {"input": "in/*.parquet", "output": "out"}
         ({"keep_for": 0}, "keep_for must be"),
         ({"schema": 5}, "schema must be text"),
         ({"options": {"header": None}}, "options: 'header'"),
+        ({"input": ["a", 5]}, "input must be a path"),
+        ({"input": "\ud800.csv"}, "input must be a path"),
+        ({"output": "\ud800"}, "output must be a path"),
+        ({"output": 5}, "output must be a path"),
+        ({"schema": "\ud800 LONG"}, "cannot be written as UTF-8"),
+        ({"params": "x"}, "params must be a dict, such as {'day': '2030-01-31'}, not 'x'"),
+        ({"params": []}, "params must be a dict"),
+        ({"finish": "summed", "finish_params": "x"}, "finish_params must be a dict"),
+        ({"finish_params": {"named": "n"}}, "finish_params need finish="),
+        ({"output_format": ""}, "output_format must be one of"),
+        ({"output": "ä" * 110}, "is too long: it has 220 bytes"),
+        ({"output": f"{'x' * 300}/out"}, "is too long: it has 300 bytes"),
     ],
     ids=str,
 )
@@ -466,3 +479,39 @@ def test_the_same_id_is_the_same_request(
         must_be_published(one, root)
         assert finish(again).done == 1
         assert pipeline.submit("same", id="daily", **GOOD).progress().state == "done"
+
+
+def test_an_output_with_the_longest_name_is_published(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    numbers(spark, root / "in", files=1)
+    given: dict[str, Any] = {"input": "in/*.parquet", "id": "i" * 100}
+    with pytest.raises(InvalidArgument, match="is too long: it has 250 bytes, and may") as raised:
+        pipeline.submit("same", output="x" * 250, **given)
+    most = int(re.search(r"may have (\d+)", str(raised.value))[1])  # type: ignore[index]
+    with pytest.raises(InvalidArgument, match="is too long"):
+        pipeline.submit("same", output="x" * (most + 1), **given)
+    with pipeline.working(spark):
+        handle = pipeline.submit("same", output="x" * most, **given)
+        must_be_published(handle, root, "x" * most)
+        given = {**given, "output": "x" * most, "mode": "overwrite", "id": "j" * 100}
+        must_be_published(pipeline.submit("same", **given), root, "x" * most)
+
+
+def test_paths_may_be_path_objects(spark: SparkSession, pipeline: Pipeline, root: Path) -> None:
+    numbers(spark, root / "in", files=2)
+    one = pipeline.submit("same", input=root / "in/*.parquet", output=root / "one")
+    two = pipeline.submit("same", input=[root / "in/part-0.snappy.parquet"], output=Path("two"))
+    with pipeline.working(spark):
+        must_be_published(one, root, "one")
+        must_be_published(two, root, "two")
+    assert (one.progress().rows_out, two.progress().rows_out) == (1000, 500)
+
+
+def test_what_has_ended_is_not_changed(pipeline: Pipeline) -> None:
+    handle = pipeline.submit("same", **GOOD)
+    assert handle.cancel()
+    with pytest.raises(WrongState, match="has ended: its limit cannot be changed any more"):
+        handle.set_limit(3)
+    with pytest.raises(WrongState, match="has ended: its priority cannot be changed any more"):
+        handle.set_priority(3)

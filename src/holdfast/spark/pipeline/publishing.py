@@ -17,7 +17,16 @@ from holdfast.progress import Part
 from holdfast.spark.pipeline import foreign
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.formats import Format
-from holdfast.spark.pipeline.order import Count, Done, FileName, Order, Published, Run, safe
+from holdfast.spark.pipeline.order import (
+    GONE,
+    Count,
+    Done,
+    FileName,
+    Order,
+    Published,
+    Run,
+    safe,
+)
 from holdfast.worker import Fail
 
 
@@ -119,7 +128,7 @@ def _retire(files: Files, output: str, staging: str, wanted: Callable[[str], boo
     One that was frozen right before that wakes up when another has ended the request. So staging
     loses its name first: from then on nothing can be moved into it.
     """
-    gone = f"{staging}.gone"
+    gone = f"{staging}{GONE}"
     while True:
         _restore(files, output, gone, wanted)
         files.remove(gone)

@@ -118,16 +118,14 @@ def registered() -> list[Transform]:
     return list(_known.values())
 
 
-def as_json(params: object) -> dict[str, Any]:
+def as_json(name: str, params: object) -> dict[str, Any]:
     """Return parameters as they will be after their journey."""
-    decoded = codec.decode_json(codec.encode(params))
-    if not isinstance(decoded, dict):
-        raise InvalidArgument(f"params must be names with values, not {arguments.shown(params)}")
+    if not isinstance(params, Mapping):
+        raise InvalidArgument(
+            f"{name} must be a dict, such as {{'day': '2030-01-31'}}, not {arguments.shown(params)}"
+        )
+    decoded: dict[str, Any] = codec.decode_json(codec.encode(params))
     return decoded
-
-
-def _origin(function: Callable[..., Any]) -> tuple[str, str]:
-    return function.__module__, function.__qualname__
 
 
 def _check(function: Any) -> None:
@@ -152,6 +150,10 @@ def _check(function: Any) -> None:
         raise InvalidArgument(
             f"{called} must take the DataFrame as its first parameter, before a `*`"
         )
+
+
+def _origin(function: Callable[..., Any]) -> tuple[str, str]:
+    return function.__module__, function.__qualname__
 
 
 def _takes(signature: inspect.Signature) -> str:
