@@ -32,8 +32,11 @@ from holdfast.cli.options import (
 from holdfast.cli.options import limit as as_limit
 from holdfast.cli.text import clock, emit, fields, progress_bar, seconds
 from holdfast.escaping import visible
+from holdfast.worker import Worker
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from holdfast.spark.pipeline import Handle, Pipeline, Progress
 
 id_argument = click.argument("id", metavar="REQUEST")
@@ -108,6 +111,8 @@ def _parameters(ctx: click.Context, param: click.Parameter, given: tuple[str, ..
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise click.BadParameter(f"{text!r} should look like name=value")
+        if name in found:
+            raise click.BadParameter(f"{name!r} is given twice")
         found[name] = value
         with suppress(ValueError):
             found[name] = json.loads(value)
@@ -192,7 +197,10 @@ def work(
     modules: tuple[str, ...],
     master: str,
     memory: str,
-    **options: Any,
+    concurrency: int | None,
+    lease: float,
+    grace: float,
+    until_empty: bool,
 ) -> None:
     """Plan, run and publish requests until told to stop.
 
@@ -202,12 +210,43 @@ def work(
         _load(modules)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # It tells of every call.
     working = _pipeline(queue, url, roots)
-    from holdfast.spark import session  # noqa: PLC0415
-
-    spark = session(f"holdfast {queue}", master=master, memory=memory)
+    _check_transforms(modules)
+    Worker(working.queue, concurrency=concurrency, lease=lease, grace=grace)  # Before Java starts.
+    spark = _session(f"holdfast {queue}", master, memory)
     click.echo(f"working on {visible(queue)}", err=True)
-    if not working.work(spark, **options):
+    if not working.work(
+        spark, concurrency=concurrency, lease=lease, grace=grace, until_empty=until_empty
+    ):
         click.get_current_context().exit(1)
+
+
+def _check_transforms(modules: tuple[str, ...]) -> None:
+    """Refuse a worker that would give every request back."""
+    from holdfast.spark.pipeline.transforms import registered  # noqa: PLC0415
+
+    if not registered():
+        why = f"{', '.join(modules)} registers none with @transform" if modules else ""
+        raise click.UsageError(
+            "this worker would know no transforms: "
+            + (why or "name the modules that have them with --transforms")
+        )
+
+
+def _session(name: str, master: str, memory: str) -> SparkSession:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from holdfast.spark import session  # noqa: PLC0415
+    from holdfast.spark.pipeline.trouble import reason  # noqa: PLC0415
+
+    try:
+        return session(name, master=master, memory=memory)
+    except (Py4JError, PySparkException) as error:
+        why = visible(reason(error)).rstrip(".")
+        raise click.ClickException(
+            f"Spark does not start with --master {visible(master)} and --memory {memory}: {why}. "
+            "Java may say more above"
+        ) from error
 
 
 # --------------------------------------------------------------------- look
