@@ -508,6 +508,14 @@ def test_paths_may_be_path_objects(spark: SparkSession, pipeline: Pipeline, root
     assert (one.progress().rows_out, two.progress().rows_out) == (1000, 500)
 
 
+@pytest.mark.parametrize("given", [None, 5, "local[*]"])
+def test_work_needs_a_session(pipeline: Pipeline, given: Any) -> None:
+    with pytest.raises(InvalidArgument, match="needs a classic SparkSession, such as"):
+        pipeline.work(given)
+    with pytest.raises(InvalidArgument, match="needs a classic"), pipeline.working(given):
+        pass
+
+
 def test_what_has_ended_is_not_changed(pipeline: Pipeline) -> None:
     handle = pipeline.submit("same", **GOOD)
     assert handle.cancel()

@@ -241,7 +241,10 @@ class Pipeline:
         from holdfast.spark.pipeline.working import Duties, SparkLost  # noqa: PLC0415
 
         if not hasattr(spark, "_jsc"):
-            raise InvalidArgument("a pipeline works on a classic Spark session, not on Connect")
+            raise InvalidArgument(
+                "a pipeline needs a classic SparkSession, such as holdfast.spark.session() returns "
+                f"(no session of Spark Connect), not {arguments.shown(spark)}"
+            )
         count = spark.sparkContext.defaultParallelism if concurrency is None else concurrency
         worker = Worker(self.queue, concurrency=count, lease=lease, grace=grace, ahead=0)
         duties = Duties(spark, self.queue, self.roots, worker)
