@@ -167,6 +167,21 @@ def test_append_adds_to_the_output_and_each_can_be_read_alone(
     assert rows(spark.read.parquet(str(root / "out"))) == rows(first.union(second))
 
 
+@pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
+def test_an_output_that_became_a_file_is_refused_by_the_planner(
+    spark: SparkSession, pipeline: Pipeline, root: Path, mode: Any
+) -> None:
+    numbers(spark, root / "in", files=1)
+    handle = pipeline.submit("same", input="in/*.parquet", output="out", mode=mode)
+    (root / "out").write_text("mine")
+    with pipeline.working(spark):
+        progress = finish(handle)
+    assert (progress.state, progress.parts) == ("failed", 0)
+    assert f"output {root}/out is a file: name a directory" in (progress.error or "")
+    assert (root / "out").read_text() == "mine"
+    assert names(root) == ["in", "out"]
+
+
 # --------------------------------------------------------------------- failures
 
 
@@ -441,6 +456,8 @@ GOOD: dict[str, Any] = {"input": "in/*.parquet", "output": "out"}
         ({"output_format": ""}, "output_format must be one of"),
         ({"output": "ä" * 110}, "is too long: it has 220 bytes"),
         ({"output": f"{'x' * 300}/out"}, "is too long: it has 300 bytes"),
+        ({"output": "in/file"}, "in/file is a file: name a directory"),
+        ({"output": "in/file", "mode": "append"}, "in/file is a file: name a directory"),
     ],
     ids=str,
 )
@@ -448,6 +465,8 @@ def test_what_is_wrong_is_refused_before_anything_is_written(
     pipeline: Pipeline, root: Path, changes: dict[str, Any], said: str
 ) -> None:
     (root / "link").symlink_to(root.parent)
+    (root / "in").mkdir()
+    (root / "in/file").touch()
     given = {"transform": "same", **GOOD, **changes}
     with pytest.raises((InvalidArgument, CodecError)) as raised:
         pipeline.submit(given.pop("transform"), **given)

@@ -276,6 +276,13 @@ def check_output_name(output: str, id: str) -> None:
             )
 
 
+def is_a_file(output: str) -> InvalidArgument:
+    """Return the error for an output that no mode can replace or add to."""
+    return InvalidArgument(
+        f"output {output} is a file: name a directory, or remove the file and submit it again"
+    )
+
+
 def _ending(path: str) -> str:
     name = path.rstrip("/").rpartition("/")[2].lower()
     return re.sub(r"\.(gz|bz2|zst|snappy|lz4|deflate)$", "", name).rpartition(".")[2].strip("*")

@@ -26,6 +26,7 @@ from holdfast.spark.pipeline.order import (
     Target,
     check_output_name,
     format_of,
+    is_a_file,
     size_of,
 )
 from holdfast.spark.pipeline.roots import Roots, paths
@@ -184,6 +185,8 @@ class Pipeline:
 
     def _refuse_output(self, order: Order) -> None:
         """Say at once what the publisher would say at the end, where it can be seen from here."""
+        if Path(order.output).is_file():
+            raise is_a_file(order.output)
         if order.mode == "error" and Path(order.output).exists():
             raise InvalidArgument(
                 f"output {order.output} is there already: say mode='overwrite' or 'append'"
