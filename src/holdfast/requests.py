@@ -223,7 +223,11 @@ class RequestAsker:
     def _change(self, what: str, call: Call[tuple[str, int]]) -> Call[None]:
         def check(answer: tuple[str, int]) -> None:
             letter, _ = answer
-            if letter != "1" and not (letter == "e" and what == "seal"):
+            if letter == "e" and what != "seal":
+                raise WrongState(
+                    f"{self.id}: this request has ended: its {what} cannot be changed any more"
+                )
+            if letter not in ("1", "e"):
                 raise _closed(self.id, letter)
 
         return _then(call, check)

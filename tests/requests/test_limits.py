@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Clock
 from engine_support import ids, take
-from holdfast import Lease, LeaseLost, Queue
+from holdfast import Lease, LeaseLost, Queue, WrongState
 from request_support import fill, work_off
 from seeds.crowd import race
 from support import DEADLINE
@@ -299,3 +299,16 @@ def test_a_limit_can_be_changed_by_anybody_at_any_time(live_queue: Queue) -> Non
 
     race(change, work, work)
     assert (request.status().state, request.status().done) == ("completed", 200)
+
+
+def test_a_request_that_has_ended_says_that_it_cannot_be_changed(queue: Queue) -> None:
+    request = queue.request("r", limit=2)
+    request.open()
+    request.seal()
+    assert request.status().ended
+    with pytest.raises(WrongState, match="r: this request has ended: its limit cannot be changed"):
+        request.set_limit(None)
+    with pytest.raises(WrongState, match="has ended: its priority cannot be changed any more"):
+        request.set_priority(3)
+    with pytest.raises(WrongState, match="take another id"):
+        request.add("a")

@@ -35,8 +35,11 @@ from holdfast.cli.options import (
 from holdfast.cli.options import limit as as_limit
 from holdfast.cli.text import clock, emit, fields, progress_bar, seconds
 from holdfast.escaping import visible
+from holdfast.worker import Worker
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from holdfast.spark.pipeline import Handle, Pipeline, Progress
 
 id_argument = click.argument("id", metavar="REQUEST")
@@ -111,6 +114,8 @@ def _parameters(ctx: click.Context, param: click.Parameter, given: tuple[str, ..
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise click.BadParameter(f"{text!r} should look like name=value")
+        if name in found:
+            raise click.BadParameter(f"{name!r} is given twice")
         found[name] = value
         with suppress(ValueError):
             found[name] = json.loads(value)
@@ -195,7 +200,10 @@ def work(
     modules: tuple[str, ...],
     master: str,
     memory: str,
-    **options: Any,
+    concurrency: int | None,
+    lease: float,
+    grace: float,
+    until_empty: bool,
 ) -> None:
     """Plan, run and publish requests until told to stop.
 
@@ -206,11 +214,13 @@ def work(
         _load(modules)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # It tells of every call.
     working = _pipeline(queue, url, roots)
-    from holdfast.spark import session  # noqa: PLC0415
-
-    spark = session(f"holdfast {queue}", master=master, memory=memory)
+    _check_transforms(modules)
+    Worker(working.queue, concurrency=concurrency, lease=lease, grace=grace)  # Before Java starts.
+    spark = _session(f"holdfast {queue}", master, memory)
     click.echo(f"working on {visible(queue)}", err=True)
-    if not working.work(spark, **options):
+    if not working.work(
+        spark, concurrency=concurrency, lease=lease, grace=grace, until_empty=until_empty
+    ):
         click.get_current_context().exit(1)
 
 
@@ -220,6 +230,35 @@ def _fix_hashes() -> None:
     if program in ("holdfast", "__main__.py") and "PYTHONHASHSEED" not in os.environ:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+
+
+def _check_transforms(modules: tuple[str, ...]) -> None:
+    """Refuse a worker that would give every request back."""
+    from holdfast.spark.pipeline.transforms import registered  # noqa: PLC0415
+
+    if not registered():
+        why = f"{', '.join(modules)} registers none with @transform" if modules else ""
+        raise click.UsageError(
+            "this worker would know no transforms: "
+            + (why or "name the modules that have them with --transforms")
+        )
+
+
+def _session(name: str, master: str, memory: str) -> SparkSession:
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from holdfast.spark import session  # noqa: PLC0415
+    from holdfast.spark.pipeline.trouble import reason  # noqa: PLC0415
+
+    try:
+        return session(name, master=master, memory=memory)
+    except (Py4JError, PySparkException) as error:
+        why = visible(reason(error)).rstrip(".")
+        raise click.ClickException(
+            f"Spark does not start with --master {visible(master)} and --memory {memory}: {why}. "
+            "Java may say more above"
+        ) from error
 
 
 # --------------------------------------------------------------------- look

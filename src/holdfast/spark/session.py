@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +16,8 @@ from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from holdfast import arguments
+from holdfast.errors import InvalidArgument
 from holdfast.spark.java import java_home
 
 LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
@@ -28,6 +31,13 @@ _QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Where PySpark logs each analysis error, which it also raises."""
 FAIR: Final = {"spark.scheduler.mode": "FAIR"}
 """Lets jobs of different pools share the cores; those of one pool run in turn, as without it."""
+
+_MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
+_MASTER: Final = re.compile(
+    r"local(\[([1-9][0-9]*|\*)(\s*,\s*[0-9]+)?\])?|local-cluster\[(\s*[0-9]+\s*,){2}\s*[0-9]+\s*\]"
+    r"|yarn|(spark|k8s)://.+"
+)
+"""What Spark takes."""
 
 
 def session(
@@ -47,6 +57,8 @@ def session(
     A session that runs already is returned as it is, whatever is asked for here. Your own
     session works as well: only its connectors are ours.
     """
+    _check("memory", memory, _MEMORY, "a number with k, m, g or t, such as 1g")
+    _check("master", master, _MASTER, "local[*], local[4], spark://host:7077, k8s://… or yarn")
     if active := SparkSession.getActiveSession():
         return active
     prepare(local=master.startswith("local"))
@@ -64,6 +76,11 @@ def session(
     except BaseException:
         _end_what_was_not_heard_of()
         raise
+
+
+def _check(name: str, value: object, form: re.Pattern[str], known: str) -> None:
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise InvalidArgument(f"{name} must be {known}, not {arguments.shown(value)}")
 
 
 def _end_what_was_not_heard_of() -> None:

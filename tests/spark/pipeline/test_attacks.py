@@ -310,6 +310,28 @@ def test_a_part_whose_file_is_a_directory_reads_no_link_in_it(
     assert f"{root}/dir is gone" in why(pipeline.queue, part)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_the_error_of_a_file_with_a_line_break_is_one_line(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    canaries: Canaries,
+    forger: Forger,
+    there: bool,
+) -> None:
+    forger.planned()
+    file = root / "in/a\nERROR b\u2028.txt"
+    if there:
+        file.write_bytes(bytes(100))
+    piece = {"type": "bytes", "start": 0, "end": 1000}
+    part = forger.part({"files": [str(file)], "piece": piece, "base": str(root / "in")})
+    work(spark, pipeline)
+    said = why(pipeline.queue, part)
+    assert said.isprintable(), said
+    problem = "has 100 bytes, not 1000" if there else "is gone"
+    assert rf"{root}/in/a\nERROR b\u2028.txt {problem}" in said
+
+
 def test_a_part_is_not_fetched_from_elsewhere(
     spark: SparkSession, pipeline: Pipeline, root: Path, canaries: Canaries, forger: Forger
 ) -> None:

@@ -6,16 +6,17 @@ import logging
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from cli.support import Commands
+from cli.support import COMMAND, Commands
 from holdfast.cli.main import main
 from holdfast.spark import Pipeline
-from holdfast.spark.pipeline import working
+from holdfast.spark.pipeline import transforms, working
 from spark.pipeline.support import must_be_published, numbers, rows
 from support import TestServer
 
@@ -124,6 +125,8 @@ def test_a_request_is_cancelled(hf: Commands, pipeline: Pipeline, root: Path) ->
         (["same", "in/*.csv", "out", "--transforms", "nowhere"], 2, "there is no module 'nowhere'"),
         (["same", "in/*.csv", "out", "--mode", "replace"], 2, "'replace' is not one of"),
         (["same", "out"], 2, "Missing argument 'INPUT...'"),
+        (["same", "in/*.csv", "out", *("--param", "a=1") * 2], 2, "'a' is given twice"),
+        (["same", "in/*.csv", "out", "--finish-param", "a=1"], 2, "finish_params need finish="),
     ],
     ids=str,
 )
@@ -159,3 +162,75 @@ def test_all_workers_hash_alike_unless_the_user_says_otherwise(
     assert told() == told() == told(PYTHONHASHSEED="0")
     assert told().startswith("hash ")
     assert told(PYTHONHASHSEED="1") != told()
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a command that gets as far as Java fail."""
+
+    def prepare(**_: object) -> None:
+        raise AssertionError("Java would be started")
+
+    # By their names would be those of the function `session`.
+    module = import_module("holdfast.spark.session")
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(module, "prepare", prepare)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--memory", "foo"], "memory must be a number with k, m, g or t, such as 1g, not 'foo'"),
+        (["--memory", "10"], "memory must be a number with k, m, g or t, such as 1g, not '10'"),
+        (["--master", "foo"], "master must be local[*], local[4], spark://host:7077"),
+        (["--master", "local[x]"], "master must be local[*]"),
+        (["--concurrency", "0"], "concurrency must be 1 to"),
+        (["--lease", "0"], "lease must be more than 0 seconds"),
+        (["--lease", "10ms"], "lease must be at least 1 second"),
+    ],
+    ids=str,
+)
+def test_a_worker_refuses_a_wrong_value_before_java_starts(
+    hf: Commands, pipeline: Pipeline, root: Path, no_java: None, options: list[str], said: str
+) -> None:
+    given = ("pipeline", "work", pipeline.queue.name, "--transforms", TRANSFORMS, "--root", root)
+    assert said in hf.error(*given, *options, code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "name the modules that have them with --transforms"),
+        (["--transforms", "json"], "json registers none with @transform"),
+    ],
+)
+def test_a_worker_without_transforms_is_refused(
+    hf: Commands,
+    pipeline: Pipeline,
+    root: Path,
+    no_java: None,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(transforms, "_known", {})
+    error = hf.error("pipeline", "work", pipeline.queue.name, "--root", root, *options, code=2)
+    assert "no transforms: " in error
+    assert said in error
+
+
+def test_a_java_that_does_not_start_is_one_line(
+    hf: Commands, pipeline: Pipeline, root: Path
+) -> None:
+    given = ["pipeline", "work", pipeline.queue.name, "--transforms", TRANSFORMS, "--memory", "1k"]
+    ran = subprocess.run(
+        [*COMMAND, *given, "--root", str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert "Traceback" not in ran.stderr
+    told = ran.stderr.splitlines()[-1]
+    assert told.startswith("Error: Spark does not start with --master local[*] and --memory 1k: ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -164,6 +165,21 @@ def test_append_adds_to_the_output_and_each_can_be_read_alone(
     assert rows(one.read(spark)) == rows(first)
     assert rows(two.read(spark)) == rows(second)
     assert rows(spark.read.parquet(str(root / "out"))) == rows(first.union(second))
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
+def test_an_output_that_became_a_file_is_refused_by_the_planner(
+    spark: SparkSession, pipeline: Pipeline, root: Path, mode: Any
+) -> None:
+    numbers(spark, root / "in", files=1)
+    handle = pipeline.submit("same", input="in/*.parquet", output="out", mode=mode)
+    (root / "out").write_text("mine")
+    with pipeline.working(spark):
+        progress = finish(handle)
+    assert (progress.state, progress.parts) == ("failed", 0)
+    assert f"output {root}/out is a file: name a directory" in (progress.error or "")
+    assert (root / "out").read_text() == "mine"
+    assert names(root) == ["in", "out"]
 
 
 # --------------------------------------------------------------------- failures
@@ -428,6 +444,20 @@ GOOD: dict[str, Any] = {"input": "in/*.parquet", "output": "out"}
         ({"keep_for": 0}, "keep_for must be"),
         ({"schema": 5}, "schema must be text"),
         ({"options": {"header": None}}, "options: 'header'"),
+        ({"input": ["a", 5]}, "input must be a path"),
+        ({"input": "\ud800.csv"}, "input must be a path"),
+        ({"output": "\ud800"}, "output must be a path"),
+        ({"output": 5}, "output must be a path"),
+        ({"schema": "\ud800 LONG"}, "cannot be written as UTF-8"),
+        ({"params": "x"}, "params must be a dict, such as {'day': '2030-01-31'}, not 'x'"),
+        ({"params": []}, "params must be a dict"),
+        ({"finish": "summed", "finish_params": "x"}, "finish_params must be a dict"),
+        ({"finish_params": {"named": "n"}}, "finish_params need finish="),
+        ({"output_format": ""}, "output_format must be one of"),
+        ({"output": "ä" * 110}, "is too long: it has 220 bytes"),
+        ({"output": f"{'x' * 300}/out"}, "is too long: it has 300 bytes"),
+        ({"output": "in/file"}, "in/file is a file: name a directory"),
+        ({"output": "in/file", "mode": "append"}, "in/file is a file: name a directory"),
     ],
     ids=str,
 )
@@ -435,6 +465,8 @@ def test_what_is_wrong_is_refused_before_anything_is_written(
     pipeline: Pipeline, root: Path, changes: dict[str, Any], said: str
 ) -> None:
     (root / "link").symlink_to(root.parent)
+    (root / "in").mkdir()
+    (root / "in/file").touch()
     given = {"transform": "same", **GOOD, **changes}
     with pytest.raises((InvalidArgument, CodecError)) as raised:
         pipeline.submit(given.pop("transform"), **given)
@@ -466,3 +498,47 @@ def test_the_same_id_is_the_same_request(
         must_be_published(one, root)
         assert finish(again).done == 1
         assert pipeline.submit("same", id="daily", **GOOD).progress().state == "done"
+
+
+def test_an_output_with_the_longest_name_is_published(
+    spark: SparkSession, pipeline: Pipeline, root: Path
+) -> None:
+    numbers(spark, root / "in", files=1)
+    given: dict[str, Any] = {"input": "in/*.parquet", "id": "i" * 100}
+    with pytest.raises(InvalidArgument, match="is too long: it has 250 bytes, and may") as raised:
+        pipeline.submit("same", output="x" * 250, **given)
+    most = int(re.search(r"may have (\d+)", str(raised.value))[1])  # type: ignore[index]
+    with pytest.raises(InvalidArgument, match="is too long"):
+        pipeline.submit("same", output="x" * (most + 1), **given)
+    with pipeline.working(spark):
+        handle = pipeline.submit("same", output="x" * most, **given)
+        must_be_published(handle, root, "x" * most)
+        given = {**given, "output": "x" * most, "mode": "overwrite", "id": "j" * 100}
+        must_be_published(pipeline.submit("same", **given), root, "x" * most)
+
+
+def test_paths_may_be_path_objects(spark: SparkSession, pipeline: Pipeline, root: Path) -> None:
+    numbers(spark, root / "in", files=2)
+    one = pipeline.submit("same", input=root / "in/*.parquet", output=root / "one")
+    two = pipeline.submit("same", input=[root / "in/part-0.snappy.parquet"], output=Path("two"))
+    with pipeline.working(spark):
+        must_be_published(one, root, "one")
+        must_be_published(two, root, "two")
+    assert (one.progress().rows_out, two.progress().rows_out) == (1000, 500)
+
+
+@pytest.mark.parametrize("given", [None, 5, "local[*]"])
+def test_work_needs_a_session(pipeline: Pipeline, given: Any) -> None:
+    with pytest.raises(InvalidArgument, match="needs a classic SparkSession, such as"):
+        pipeline.work(given)
+    with pytest.raises(InvalidArgument, match="needs a classic"), pipeline.working(given):
+        pass
+
+
+def test_what_has_ended_is_not_changed(pipeline: Pipeline) -> None:
+    handle = pipeline.submit("same", **GOOD)
+    assert handle.cancel()
+    with pytest.raises(WrongState, match="has ended: its limit cannot be changed any more"):
+        handle.set_limit(3)
+    with pytest.raises(WrongState, match="has ended: its priority cannot be changed any more"):
+        handle.set_priority(3)

@@ -34,6 +34,28 @@ def test_a_pipeline_with_a_root_that_is_not_there_is_refused(tmp_path: Path) -> 
         Pipeline("q", "redis://localhost:1", roots=tmp_path / "gone")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "roots must be a list"),
+        (5, "roots must be a list"),
+        (b"/tmp", "roots must be a list"),
+        ([], "roots must be at least one path"),
+        (["/tmp", 5], "roots must be a path"),
+        (["/tmp", b"/tmp"], "roots must be a path"),
+        ("", "roots must be a path"),
+        ([""], "roots must be a path"),
+        (" ", "roots must be a path"),
+        ("a\nb", "roots must be a path"),
+        ("\udcff", "roots must be a path"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_path_is_no_root(given: Any, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        Pipeline("q", "redis://localhost:1", roots=given)
+
+
 STORE = Roots(["s3a://bucket/data/../data/", "abfss://box@place.dfs.core.windows.net/x"])
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast import InvalidArgument
 from holdfast.spark import Pipeline, transform
 from holdfast.spark.pipeline import transforms, working
 from spark.pipeline.support import finish, must_be_published, numbers, rows, wait_long
@@ -150,3 +152,47 @@ def test_finish_sees_the_columns_of_the_parts_in_csv_too(
     )
     with pipeline.working(spark):
         must_be_published(handle, root)
+
+
+class NoFunction:
+    def __call__(self, df: object) -> object:
+        return df
+
+
+async def in_turns(df: object) -> object:
+    return df
+
+
+def by_and_by(df: object) -> Iterator[object]:
+    yield df
+
+
+async def by_turns(df: object) -> Any:
+    yield df
+
+
+def from_nothing(*, day: str) -> str:
+    return day
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (NoFunction, "a transform must be a function, not a class: <class"),
+        (NoFunction(), "a transform must be a function, not <"),
+        (partial(on_day, least=3), "a transform must be a function, not functools.partial"),
+        (5, "a transform must be a function, not 5"),
+        (in_turns, "transform in_turns must be a plain function"),
+        (by_and_by, "transform by_and_by must be a plain function"),
+        (by_turns, "transform by_turns must be a plain function"),
+        (from_nothing, "transform from_nothing must take the DataFrame as its first"),
+        (lambda: None, "must take the DataFrame as its first"),
+    ],
+)
+def test_what_cannot_be_a_transform_is_refused(given: Any, said: str) -> None:
+    before = transforms.registered()
+    for register in (transform, transform(name="mine")):
+        with pytest.raises(InvalidArgument) as raised:
+            register(given)
+        assert said in str(raised.value)
+    assert transforms.registered() == before

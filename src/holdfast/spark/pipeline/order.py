@@ -28,6 +28,10 @@ _LARGEST_PART: Final = 2**60
 MANY_PARTS: Final = 10_000
 MOST_PARTS: Final = 1_000_000
 _LONGEST_NAME: Final = 100
+_MOST_BYTES: Final = 255
+"""What file systems take as the name of a file."""
+GONE: Final = ".gone"
+"""A staging directory gets this behind its name before it is removed."""
 _UNITS: Final = {"": 1, "b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
 _ENDINGS: Final[dict[str, Format]] = {
     "parquet": "parquet",
@@ -254,6 +258,25 @@ def staging_of(output: str, id: str, run: str) -> str:
     """Return where a request writes: beside its output, where Spark does not look."""
     parent, _, name = output.rpartition("/")
     return f"{parent}/.{name}.{safe(id)}.{run}"
+
+
+def check_output_name(output: str, id: str) -> None:
+    """Refuse an output whose name, or that of its staging directory, no file system would take."""
+    *above, last = output.split("/")
+    added = len(f"{staging_of('', id, 'f' * 16)}{GONE}") - len("/")
+    for name, most in (*((name, _MOST_BYTES) for name in above), (last, _MOST_BYTES - added)):
+        if (size := len(name.encode())) > most:
+            raise InvalidArgument(
+                f"output {arguments.shown(name)} is too long: it has {size} bytes, and may have "
+                f"{most} in a request with this id"
+            )
+
+
+def is_a_file(output: str) -> InvalidArgument:
+    """Return the error for an output that no mode can replace or add to."""
+    return InvalidArgument(
+        f"output {output} is a file: name a directory, or remove the file and submit it again"
+    )
 
 
 def _ending(path: str) -> str:

@@ -20,8 +20,16 @@ from holdfast.spark.pipeline import foreign, transforms
 from holdfast.spark.pipeline.formats import Format, input_options
 from holdfast.spark.pipeline.formats import output_options as checked_output_options
 from holdfast.spark.pipeline.handle import Handle
-from holdfast.spark.pipeline.order import Mode, Order, Target, format_of, size_of
-from holdfast.spark.pipeline.roots import Roots
+from holdfast.spark.pipeline.order import (
+    Mode,
+    Order,
+    Target,
+    check_output_name,
+    format_of,
+    is_a_file,
+    size_of,
+)
+from holdfast.spark.pipeline.roots import Roots, paths
 
 if TYPE_CHECKING:
     from typing import Self
@@ -69,8 +77,8 @@ class Pipeline:
         self,
         transform: str,
         *,
-        input: str | Iterable[str],
-        output: str,
+        input: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        output: str | os.PathLike[str],
         params: Mapping[str, Any] | None = None,
         id: str | None = None,
         priority: int = 50,
@@ -107,31 +115,37 @@ class Pipeline:
         keep_for        seconds for which the request is remembered when its parts are over; one
                         that is forgotten cannot be published any more
         """
-        inputs = [input] if isinstance(input, str) else list(arguments.several("input", input))
+        inputs = paths("input", input)
         kept = arguments.duration_ms("keep_for", keep_for, least=1, forever=True)
-        if not inputs:
-            raise InvalidArgument("input must be at least one path")
+        if finish is None and finish_params:
+            raise InvalidArgument("finish_params need finish=: name the transform that takes them")
         order = Order(
             id=_name(id),
             transform=transform,
-            params=_params(transform, params),
+            params=_params("params", transform, params),
             input=[self.roots.locate("input", path) for path in inputs],
             output=self.roots.locate_output(output),
             format=(read_as := format_of("format", format, inputs)),
             options=self._located(input_options(read_as, options or {})),
             schema=_schema(schema),
-            output_format=(written_as := format_of("output_format", output_format or read_as, [])),
+            output_format=(
+                written_as := read_as
+                if output_format is None
+                else format_of("output_format", output_format, [])
+            ),
             output_options=checked_output_options(written_as, output_options or {}),
             mode=_mode(mode),
             part_size=size_of(part_size),
             finish=finish,
-            finish_params=_params(finish, finish_params) if finish is not None else {},
+            finish_params={} if finish is None else _params("finish_params", finish, finish_params),
             partial=arguments.flag("partial", partial),
             priority=arguments.priority(priority),
             limit=limit,
             max_failures=arguments.whole("max_failures", max_failures, 0, 1000),
         )
         foreign.check_order(self.roots, order)
+        check_output_name(order.output, order.id)
+        data = _encoded(order)
         request = self.queue.request(
             order.id,
             priority=priority,
@@ -151,7 +165,7 @@ class Pipeline:
         self._refuse_output(order)
         request.open()
         self.queue.add(
-            msgspec.json.encode(order),
+            data,
             id=f"{order.id}/plan",
             handler="plan",
             priority=priority,
@@ -171,6 +185,8 @@ class Pipeline:
 
     def _refuse_output(self, order: Order) -> None:
         """Say at once what the publisher would say at the end, where it can be seen from here."""
+        if Path(order.output).is_file():
+            raise is_a_file(order.output)
         if order.mode == "error" and Path(order.output).exists():
             raise InvalidArgument(
                 f"output {order.output} is there already: say mode='overwrite' or 'append'"
@@ -228,7 +244,10 @@ class Pipeline:
         from holdfast.spark.pipeline.working import Duties, SparkLost  # noqa: PLC0415
 
         if not hasattr(spark, "_jsc"):
-            raise InvalidArgument("a pipeline works on a classic Spark session, not on Connect")
+            raise InvalidArgument(
+                "a pipeline needs a classic SparkSession, such as holdfast.spark.session() returns "
+                f"(no session of Spark Connect), not {arguments.shown(spark)}"
+            )
         count = spark.sparkContext.defaultParallelism if concurrency is None else concurrency
         worker = Worker(self.queue, concurrency=count, lease=lease, grace=grace, ahead=0)
         duties = Duties(spark, self.queue, self.roots, worker)
@@ -261,10 +280,19 @@ def _is_planned(request: Request) -> bool:
     return status.sealed or status.ended
 
 
-def _params(transform: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    params = transforms.as_json(given or {})
+def _params(name: str, transform: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    params = transforms.as_json(name, {} if given is None else given)
     transforms.find(transform).parameters(params)
     return params
+
+
+def _encoded(order: Order) -> bytes:
+    try:
+        return msgspec.json.encode(order)
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{arguments.shown(error.object)} cannot be written as UTF-8"
+        ) from error
 
 
 def _schema(schema: object) -> str | None:

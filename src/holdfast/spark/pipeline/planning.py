@@ -26,6 +26,7 @@ from holdfast.spark.pipeline.order import (
     PartData,
     Plan,
     Slice,
+    is_a_file,
     many_parts,
     too_many_parts,
 )
@@ -64,6 +65,8 @@ def plan_parts(
 
     `still_ours` raises when another does it, or nobody wants it any more.
     """
+    if files.stamp(order.output) is not None:
+        raise is_a_file(order.output)
     if order.mode == "error" and files.exists(order.output):
         raise Fail(f"output {order.output} is there already: say mode='overwrite' or 'append'")
     found = list(_found(files, roots, order))  # All are checked before Spark opens the first.

@@ -18,6 +18,7 @@ from holdfast.spark.pipeline import foreign
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.formats import Format
 from holdfast.spark.pipeline.order import (
+    GONE,
     Count,
     Done,
     FileName,
@@ -151,7 +152,7 @@ def _retire(
     One that was frozen right before that wakes up when another has ended the request. So staging
     loses its name first: from then on nothing can be moved into it, or out of it.
     """
-    gone = f"{staging}.gone"
+    gone = f"{staging}{GONE}"
     while True:
         _restore(files, output, gone, wanted)
         take_back(gone)

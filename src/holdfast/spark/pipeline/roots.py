@@ -18,7 +18,8 @@ _PLACE: Final = r"(?:[A-Za-z0-9._-]+@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?:
 """A bucket or a host; Azure has the container before an @. A password is refused."""
 _URL: Final = re.compile(rf"([A-Za-z][A-Za-z0-9+.-]*)://({_PLACE})(/.*)?", re.DOTALL)
 _PATTERN: Final = re.compile(r"[*?{}\[\]\\]")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""Control characters, and what is not UTF-8."""
 _LONGEST: Final = 4096
 
 
@@ -30,11 +31,9 @@ class Roots:
     """
 
     def __init__(self, roots: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
-        given = [roots] if isinstance(roots, str | os.PathLike) else list(roots)
-        if not given:
-            raise InvalidArgument("roots must be at least one directory")
-        self._roots = [_root(os.fspath(root)) for root in given]
-        self._first = _as_named(os.fspath(given[0]), self._roots[0])
+        given = paths("roots", roots)
+        self._roots = [_root(root) for root in given]
+        self._first = _as_named(given[0], self._roots[0])
 
     def __repr__(self) -> str:
         return f"Roots({', '.join(self._roots)})"
@@ -44,8 +43,7 @@ class Roots:
 
         It may have patterns, and links in it: call `holds` right before using what is found there.
         """
-        if not isinstance(path, str) or not path.strip() or _CONTROL.search(path):
-            raise InvalidArgument(f"{name} must be a path, not {arguments.shown(path)}")
+        path = _path(name, path)
         if len(path) > _LONGEST:
             raise InvalidArgument(f"{name} must have at most {_LONGEST} characters")
         if goes_up(path):
@@ -73,7 +71,9 @@ class Roots:
         """Return where an output is to be, without links."""
         located = resolved(self.locate("output", path))
         if has_pattern(located):
-            raise InvalidArgument(f"output must be one directory, without patterns: {path}")
+            raise InvalidArgument(
+                f"output must be one directory, without patterns, not {arguments.shown(located)}"
+            )
         if any(is_below(root, located) for root in self._roots):
             raise InvalidArgument("output must be a directory below the roots, not one of them")
         if posixpath.basename(located)[0] in "._":
@@ -96,6 +96,26 @@ class Roots:
 
     def _is_below(self, path: str) -> bool:
         return any(is_below(path, root) for root in self._roots)
+
+
+def paths(name: str, given: object) -> list[str]:
+    """Return one path, or several, as text; refuse what is none."""
+    several = [given] if isinstance(given, str | os.PathLike) else arguments.several(name, given)
+    found = [_path(name, path) for path in several]
+    if not found:
+        raise InvalidArgument(f"{name} must be at least one path")
+    return found
+
+
+def _path(name: str, path: object) -> str:
+    """Return a path as text; refuse what is none, or could not be stored."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or not text.strip() or _UNFIT.search(text):
+        raise InvalidArgument(
+            f"{name} must be a path (text in UTF-8, without control characters), "
+            f"not {arguments.shown(path)}"
+        )
+    return text
 
 
 def is_below(path: str, directory: str) -> bool:

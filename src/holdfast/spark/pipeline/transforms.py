@@ -91,8 +91,7 @@ def transform(
     """
 
     def register(function: F) -> F:
-        if not callable(function):
-            raise InvalidArgument(f"a transform must be a function, not {type(function).__name__}")
+        _check(function)
         named = Transform(name or function.__name__, function, per_part)
         before = _known.get(named.name)
         if before and _origin(before.function) != _origin(function):
@@ -119,12 +118,38 @@ def registered() -> list[Transform]:
     return list(_known.values())
 
 
-def as_json(params: object) -> dict[str, Any]:
+def as_json(name: str, params: object) -> dict[str, Any]:
     """Return parameters as they will be after their journey."""
-    decoded = codec.decode_json(codec.encode(params))
-    if not isinstance(decoded, dict):
-        raise InvalidArgument(f"params must be names with values, not {arguments.shown(params)}")
+    if not isinstance(params, Mapping):
+        raise InvalidArgument(
+            f"{name} must be a dict, such as {{'day': '2030-01-31'}}, not {arguments.shown(params)}"
+        )
+    decoded: dict[str, Any] = codec.decode_json(codec.encode(params))
     return decoded
+
+
+def _check(function: Any) -> None:
+    """Refuse what cannot be called with a DataFrame and return another."""
+    is_class = inspect.isclass(function)
+    if is_class or not callable(function) or not hasattr(function, "__qualname__"):
+        kind = "a class: " if is_class else ""
+        raise InvalidArgument(
+            f"a transform must be a function, not {kind}{arguments.shown(function)}"
+        )
+    called = f"the transform {function.__qualname__}"
+    if (
+        inspect.iscoroutinefunction(function)
+        or inspect.isgeneratorfunction(function)
+        or inspect.isasyncgenfunction(function)
+    ):
+        raise InvalidArgument(
+            f"{called} must be a plain function that returns a DataFrame, without async and yield"
+        )
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        raise InvalidArgument(
+            f"{called} must take the DataFrame as its first parameter, before a `*`"
+        )
 
 
 def _origin(function: Callable[..., Any]) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast
 from holdfast.errors import InvalidArgument
+from holdfast.escaping import visible
 from holdfast.spark.pipeline.order import Blocks, Bytes, PartData
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*: ")
@@ -207,8 +208,8 @@ def _messages(error: BaseException) -> Iterator[str]:
     """Return what an error says, and each of its causes in Java."""
     cause = _java(error)
     if cause is None:
-        kind = "" if isinstance(error, Permanent | InvalidArgument) else f"{type(error).__name__}: "
-        yield f"{kind}{error}"
+        ours = isinstance(error, Permanent | InvalidArgument)
+        yield visible(error) if ours else f"{type(error).__name__}: {error}"
     try:
         while cause is not None:
             yield str(cause.getMessage() or cause.toString())

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import Queue, Request
 from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost, WrongState
+from holdfast.escaping import visible
 from holdfast.progress import RequestStatus
 from holdfast.spark.pipeline import foreign, stages
 from holdfast.spark.pipeline.applying import GivenBack
@@ -141,7 +142,10 @@ class Duties:
                 seconds = self._pause(job, error)
                 self._notices.put(foreign.whose(job.id), error.why, seconds)
                 raise Release(after=seconds) from error
-            except (Fail, Retry, Release):
+            except (Fail, Retry) as error:
+                error.reason = visible(error.reason)  # A file may have any name.
+                raise
+            except Release:
                 raise
             except Exception as error:
                 raise self._verdict(job, error) from error
@@ -217,6 +221,7 @@ class Duties:
         told = reason(error)
         with suppress(msgspec.DecodeError):  # It is no part.
             told = name_input(told, read_part_data(job.data))
+        told = visible(told)
         place = place_of(error)
         if place and self._is_new(job, str(place)):
             trace = RaisedElsewhere(trace_of(error))
