@@ -263,6 +263,7 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 def test_an_answer_can_be_read_later(queue: Queue) -> None:
+    queue.counts()  # Now the server has the script.
     first, second = queue._send(calls.counts()), queue._send(calls.counts())
     for sent in (first, second):
         assert select.select([sent], [], [], DEADLINE)[0], "no answer came"
@@ -275,6 +276,7 @@ def test_an_answer_can_be_read_later(queue: Queue) -> None:
 def test_an_answer_that_is_lost_while_nobody_reads_it_is_asked_for_again(
     queue: Queue, client: redis.Redis
 ) -> None:
+    assert queue.lease(30) is None  # Now the server has the script.
     queue.add(b"x", id="a")
     sent = queue._send(calls.lease("holder.1", 30_000, 1))
     wait_until(lambda: queue.counts().leased == 1, "it to be leased")
