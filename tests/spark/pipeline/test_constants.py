@@ -24,8 +24,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from holdfast.spark import Pipeline, transform
 from holdfast.spark.pipeline import applying
 from holdfast.spark.pipeline.gate import in_session
+from holdfast.spark.pipeline.logical import LogicalPlan
 from holdfast.spark.pipeline.order import Plan
 from holdfast.spark.pipeline.pinning import own_session
+from holdfast.spark.pipeline.repeatable import built
 from holdfast.worker import Fail
 from spark.pipeline.support import finish, must_be_published, numbers, rows, wait_long
 
@@ -361,6 +363,31 @@ def test_names_and_orders_that_change_are_no_other_constants(frame: DataFrame, k
     plan = planned(trial)
     with applying.transformed("varied", {"kind": kind}, new_frame(frame), "open", plan) as result:
         assert result.columns
+
+
+def test_the_session_of_a_thread_makes_no_moment_another_constant(
+    spark: SparkSession, frame: DataFrame
+) -> None:
+    """Java writes moments by the time zone of the session that is active in a thread."""
+    session = own_session(spark)
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    here = in_session(frame, session)
+    moment = "timestamp'2024-03-30 20:00:00 UTC' AS at"
+    found = LogicalPlan(here.selectExpr("n", moment), None)
+    before = built(found, package="").digests
+    sessions: Any = SparkSession._get_j_spark_session_module(spark._jvm)
+    active = sessions.getActiveSession()
+    other = own_session(spark)
+    other.conf.set("spark.sql.session.timeZone", "America/Lima")
+    sessions.setActiveSession(other._jsparkSession)
+    try:
+        again = LogicalPlan(here.selectExpr("n", moment), None)
+        assert built(again, package="").digests == before
+        assert sessions.getActiveSession().get().equals(other._jsparkSession)
+    finally:
+        sessions.clearActiveSession()
+        if active.isDefined():
+            sessions.setActiveSession(active.get())
 
 
 def test_the_refusal_shows_the_constant(frame: DataFrame) -> None:

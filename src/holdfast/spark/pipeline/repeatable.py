@@ -11,7 +11,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
+
+from pyspark.sql import SparkSession
 
 from holdfast.spark.pipeline import canonical
 from holdfast.spark.pipeline.gate import FILE_RELATION
@@ -80,6 +83,26 @@ def built(plan: LogicalPlan, *, package: str) -> Built:
 
     package  of the transform: what its functions refer to in it is compared, too
     """
+    with _active(plan.frame.sparkSession):
+        return _built(plan, package)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the one of this thread: by its time zone Java writes moments."""
+    sessions = SparkSession._get_j_spark_session_module(spark._jvm)
+    before: Any = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _built(plan: LogicalPlan, package: str) -> Built:
     operators = list(plan.root.all())
     numbers = _numbers(operators)
     found: dict[str, str] = {}
