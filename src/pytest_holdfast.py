@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def holdfast_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a private server for this run of tests, and return its URL."""
-    from holdfast.embedded import Embedded  # noqa: PLC0415  # Nobody else pays for it.
+    from holdfast.server.embedded import Embedded  # noqa: PLC0415  # Nobody else pays for it.
 
     embedded = Embedded(tmp_path_factory.mktemp("holdfast"))
     embedded.ensure()

@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from holdfast import testing
-from holdfast.embedded import find_binary
+from holdfast.server.embedded import find_binary
 
 DEADLINE = 30.0
 SECURITY = Path(__file__).parents[1] / "SECURITY.md"

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.errors import InvalidArgument
 from holdfast.job import Update
-from holdfast.keys import utf8_name
+from holdfast.names import utf8_name
 
 if TYPE_CHECKING:
     from holdfast.job import Duration, Instant, OnConflict

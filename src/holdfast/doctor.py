@@ -1,6 +1,6 @@
 """Look at a server before it is trusted with jobs: can it be used, and what does it keep.
 
-Asks and changes nothing. What the answers mean is judged in `health.py`.
+Asks and changes nothing. What the answers mean is judged in `server/health.py`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from typing import Any, Final
 
 import hiredis
 
-from holdfast.address import Address
-from holdfast.embedded import default_directory
+from holdfast.connection.address import Address
+from holdfast.connection.protocol import INFO, Packer, describe, pack, untrusted
+from holdfast.connection.server import Server
+from holdfast.connection.sockets import Link
 from holdfast.engine import calls
 from holdfast.errors import HoldfastError, ServerRefused, ServerUnavailable, UnsupportedServer
-from holdfast.health import (
+from holdfast.server.directory import default_owner
+from holdfast.server.embedded import default_directory
+from holdfast.server.health import (
     Finding,
     Health,
     Seen,
@@ -29,10 +33,6 @@ from holdfast.health import (
     tier_of,
     worst,
 )
-from holdfast.link import Link
-from holdfast.server import Server
-from holdfast.server_directory import default_owner
-from holdfast.wire import INFO, Packer, describe, pack, untrusted
 
 __all__ = ["Diagnosis", "Finding", "Tier", "examine"]
 

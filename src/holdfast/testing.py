@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from holdfast.aqueue import AsyncQueue
-from holdfast.asharded import AsyncShardedQueue
+from holdfast.client.aio.queue import AsyncQueue
+from holdfast.client.aio.sharded import AsyncShardedQueue
+from holdfast.client.sync.queue import Queue
+from holdfast.client.sync.sharded import ShardedQueue
 from holdfast.job import Duration
-from holdfast.queue import Queue
-from holdfast.sharded import ShardedQueue
 from holdfast.worker.inline import run_until_empty, run_until_empty_async
 
 __all__ = ["Clock", "moved", "run_until_empty", "run_until_empty_async"]

@@ -15,7 +15,7 @@ import pytest
 from cli.support import Commands
 from engine_support import own_server
 from holdfast import Queue, Server, doctor
-from holdfast.embedded import find_binary
+from holdfast.server.embedded import find_binary
 from support import TestServer, command_on, documented_user, is_redis_7_0, wait_until, with_login
 
 REDIS_7_0 = os.environ.get("HOLDFAST_REDIS_7_0", "")

@@ -9,7 +9,7 @@ import msgspec
 import redis
 
 from holdfast import Queue
-from holdfast.keys import NAMES, queue_keys
+from holdfast.engine.keys import NAMES, queue_keys
 
 Stored: TypeAlias = dict[str, Any]
 

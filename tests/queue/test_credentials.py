@@ -30,8 +30,8 @@ from holdfast import (
     ServerUnavailable,
     Worker,
 )
-from holdfast import credentials as logins
-from holdfast.address import Address
+from holdfast.connection import credentials as logins
+from holdfast.connection.address import Address
 from support import DEADLINE, TestServer, command_on, kill_connections, wait_until
 from worker.support import at_work
 

@@ -34,13 +34,13 @@ from holdfast import (
     ServerRefused,
     ServerUnavailable,
     UnsupportedServer,
-    wire,
 )
-from holdfast.address import Address
 from holdfast.codec import MAX_PAYLOAD_BYTES
+from holdfast.connection import protocol
+from holdfast.connection.address import Address
+from holdfast.connection.protocol import check_health
 from holdfast.engine import calls
-from holdfast.health import read_health
-from holdfast.wire import check_health
+from holdfast.server.health import read_health
 from support import (
     DEADLINE,
     TestServer,
@@ -333,10 +333,10 @@ def test_a_call_made_while_the_server_is_busy_is_answered_afterwards(
     ):
         queue.add(b"before")
         met = []
-        after_refusal = wire.Tries.after_refusal
+        after_refusal = protocol.Tries.after_refusal
 
-        def free_the_server(tries: wire.Tries, before: object, reply: Any, *node: Any) -> float:
-            met.append(wire.word_of(reply))
+        def free_the_server(tries: protocol.Tries, before: object, reply: Any, *node: Any) -> float:
+            met.append(protocol.word_of(reply))
             with suppress(redis.ResponseError):  # It may be free already.
                 client.script_kill()
             return after_refusal(tries, before, reply, *node)
@@ -353,7 +353,7 @@ def test_a_call_made_while_the_server_is_busy_is_answered_afterwards(
 
         running = threads.submit(run_for_ever)
         wait_until(is_busy, "a busy server")
-        monkeypatch.setattr(wire.Tries, "after_refusal", free_the_server)
+        monkeypatch.setattr(protocol.Tries, "after_refusal", free_the_server)
         assert queue.add(b"x")
         assert set(met) == {"BUSY"}
         running.result(DEADLINE)
@@ -398,8 +398,8 @@ def test_what_a_cancelled_call_cannot_give_back_is_said_in_one_line(
 @pytest.mark.parametrize("sent", [False, True])
 def test_what_was_sent_minutes_ago_is_not_sent_again(sent: bool) -> None:
     """The server may have forgotten that it knows it. What was never sent has all the patience."""
-    begun = time.time() - wire.FORGOTTEN_SECONDS - 1
-    tries = wire.Tries("there", 3600, calls.resume(), begun)
+    begun = time.time() - protocol.FORGOTTEN_SECONDS - 1
+    tries = protocol.Tries("there", 3600, calls.resume(), begun)
     if sent:
         with pytest.raises(ServerUnavailable, match="unknown"):
             tries.after_loss(ConnectionResetError(), sent=True)
@@ -537,7 +537,7 @@ def test_the_password_is_said_nowhere(
 def test_that_it_is_away_is_told_soon_and_not_by_every_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.wire.TELL_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr("holdfast.connection.protocol.TELL_AFTER_SECONDS", 0.1)
 
     def call() -> list[str]:
         with pytest.raises(ServerUnavailable):
@@ -560,7 +560,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.fixture
 def not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody was warned yet, about any server."""
-    monkeypatch.setattr("holdfast.server._warned", set())
+    monkeypatch.setattr("holdfast.connection.server._warned", set())
 
 
 @pytest.mark.usefixtures("not_warned")

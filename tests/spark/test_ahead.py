@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from holdfast import Fenced, Queue, ServerUnavailable
-from holdfast.engine import claiming as engine
+from holdfast.engine import claim_calls as engine
 from holdfast.spark import ahead, claiming
 from holdfast.spark.claiming import BEFORE_ALL, Claiming
 from holdfast.spark.options import source_options

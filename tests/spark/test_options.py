@@ -14,8 +14,8 @@ from pyspark.sql import types
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from holdfast import InvalidArgument
-from holdfast.embedded import default_directory
 from holdfast.job import Row
+from holdfast.server.embedded import default_directory
 from holdfast.spark.columns import check_columns, jobs_of
 from holdfast.spark.options import Place, look_options, sink_options, source_options
 

@@ -9,8 +9,8 @@ import pytest
 from holdfast import Facts, InvalidArgument, Lease, QueueFull, RunningJob, ServerRefused, WrongState
 from holdfast.engine.call import Entry
 from holdfast.worker import settling
-from holdfast.worker.control import Control
 from holdfast.worker.handlers import Handler
+from holdfast.worker.loop import Control
 from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, lapsed
 from holdfast.worker.settling import Settlement
 

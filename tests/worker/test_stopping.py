@@ -27,12 +27,12 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.control import Control
-from holdfast.worker.executors import Loop
-from holdfast.worker.guard import fork
+from holdfast.worker.executors.base import Loop
+from holdfast.worker.executors.processes.guard import fork
 from holdfast.worker.handlers import Handler
+from holdfast.worker.job import run
+from holdfast.worker.loop import Control
 from holdfast.worker.outcomes import GIVEN_BACK
-from holdfast.worker.running import run
 from support import DEADLINE, command_on, wait_until, with_login
 from worker.support import (
     KINDS,
@@ -367,7 +367,7 @@ def test_until_empty_waits_for_a_server_that_is_lost() -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who stops a worker does not wait long for a server that is lost."""
-    monkeypatch.setattr("holdfast.worker.control.LEAVE_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.worker.loop.LEAVE_WITHIN_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -422,7 +422,7 @@ def test_an_idle_worker_does_not_use_its_grace_to_wait_for_a_server_that_is_lost
 def test_a_worker_that_holds_a_job_waits_within_its_grace_for_a_server_that_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.control.LEAVE_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.worker.loop.LEAVE_IDLE_SECONDS", 0.0)
     gate = Gate()
     with own_server() as server, Queue("q", Server(server.url, patience=3600)) as queue:
         queue.add(b"", id="a", result_for=60)

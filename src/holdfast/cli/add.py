@@ -22,11 +22,11 @@ from holdfast.cli.options import (
     open_queue,
 )
 from holdfast.cli.text import ANEW, can_draw, draw, emit, many, progress_bar
+from holdfast.client.sync.queue import Queue
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.escaping import visible
 from holdfast.job import NewJob, Receipt, Update
-from holdfast.queue import Queue
 
 LINES_PER_CALL: Final = 1000
 

@@ -15,8 +15,8 @@ import click
 
 from holdfast.cli.options import duration, examples, json_option, opened, url_option
 from holdfast.cli.text import ANEW, can_draw, draw, emit, progress_bar, table
-from holdfast.ids import new_id
-from holdfast.queue import Queue
+from holdfast.client.sync.queue import Queue
+from holdfast.names import new_id
 
 PAYLOAD: Final = b"x" * 100
 BULK: Final = 1000

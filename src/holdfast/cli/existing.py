@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from holdfast import wire
+from holdfast.client.sync.queue import Queue
+from holdfast.connection import protocol
+from holdfast.engine.keys import NAMES, queue_keys, slot_of
 from holdfast.errors import HoldfastError
 from holdfast.escaping import visible
-from holdfast.keys import NAMES, queue_keys, slot_of
-from holdfast.queue import Queue
 
 if TYPE_CHECKING:
-    from holdfast.server import Server
+    from holdfast.connection.server import Server
 
 SCAN_SECONDS: Final = 2.0
 """For which names are looked for: a suggestion is not worth more."""
@@ -64,7 +64,7 @@ def _has_meta(queue: Queue) -> bool:
         link = queue.server.connect(slot_of(queue.name))
         try:
             key = queue_keys(queue.name)[NAMES.index("meta")]
-            fields = link.ask(wire.pack(b"HLEN", key))
+            fields = link.ask(protocol.pack(b"HLEN", key))
             return isinstance(fields, int) and fields > 0
         finally:
             link.close()
@@ -81,8 +81,8 @@ def _names(server: Server) -> list[str]:
             try:
                 position = b""
                 while position != b"0" and time.monotonic() < deadline:
-                    asked = wire.pack_scan(position or b"0")
-                    position, some = wire.read_scan(link.ask(asked))
+                    asked = protocol.pack_scan(position or b"0")
+                    position, some = protocol.read_scan(link.ask(asked))
                     found |= some
             finally:
                 link.close()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from holdfast.aqueue import AsyncQueue
-    from holdfast.queue import Queue
+    from holdfast.client.aio.queue import AsyncQueue
+    from holdfast.client.sync.queue import Queue
     from holdfast.worker import Worker
 
 HINT = "MODULE[:NAME]"
@@ -92,8 +92,8 @@ def _functions(module: ModuleType) -> Functions:
 
 def _only(module: ModuleType) -> Worker | Queue | AsyncQueue:
     """Return the one Worker of a module, or its one queue that has handlers."""
-    from holdfast.aqueue import AsyncQueue  # noqa: PLC0415
-    from holdfast.queue import Queue  # noqa: PLC0415
+    from holdfast.client.aio.queue import AsyncQueue  # noqa: PLC0415
+    from holdfast.client.sync.queue import Queue  # noqa: PLC0415
     from holdfast.worker import Worker  # noqa: PLC0415
 
     workers: dict[str, Worker] = _in(module, Worker)

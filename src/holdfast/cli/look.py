@@ -34,11 +34,11 @@ from holdfast.cli.text import (
     table,
     write_raw,
 )
+from holdfast.client.sync.queue import Queue
+from holdfast.connection.server import Server
 from holdfast.errors import JobNotFound, ServerRefused
 from holdfast.escaping import visible
 from holdfast.job import Counts, Job, State
-from holdfast.queue import Queue
-from holdfast.server import Server
 
 COUNTED = ("ready", "delayed", "leased", "parked", "failed", "ended")
 

@@ -21,9 +21,9 @@ from holdfast.cli.options import (
     yes_option,
 )
 from holdfast.cli.text import emit, many
+from holdfast.client.sync.queue import Queue
 from holdfast.escaping import visible
 from holdfast.job import Problem
-from holdfast.queue import Queue
 
 FAILED_PER_LOOK = 100
 

@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 import click
 
 from holdfast.cli.existing import check_exists
+from holdfast.client.sync.queue import Queue
+from holdfast.connection.server import Server
 from holdfast.escaping import visible
-from holdfast.queue import Queue
-from holdfast.server import Server
-from holdfast.server_directory import default_directory, default_notice
+from holdfast.server.directory import default_directory, default_notice
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -36,8 +36,8 @@ from holdfast.cli.text import (
     seconds,
     table,
 )
+from holdfast.client.status import Part, RequestStatus
 from holdfast.escaping import visible
-from holdfast.progress import Part, RequestStatus
 
 id_argument = click.argument("id", metavar="REQUEST")
 

@@ -12,10 +12,10 @@ import click
 from holdfast.cli.options import examples, json_option, url_option
 from holdfast.cli.text import emit
 from holdfast.doctor import Diagnosis, examine
-from holdfast.embedded import Embedded
 from holdfast.escaping import visible
-from holdfast.health import TIERS
-from holdfast.server_directory import default_owner
+from holdfast.server.directory import default_owner
+from holdfast.server.embedded import Embedded
+from holdfast.server.health import TIERS
 
 LOOK_SECONDS: Final = 2.0
 

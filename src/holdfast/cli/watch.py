@@ -14,8 +14,8 @@ from holdfast.cli.existing import what_is_missing
 from holdfast.cli.look import counts_json, reached
 from holdfast.cli.options import examples, json_option, opened, pause, url_option
 from holdfast.cli.text import CUT, can_draw, draw, emit_line, table_lines
+from holdfast.client.sync.queue import Queue
 from holdfast.job import Counts, Totals
-from holdfast.queue import Queue
 
 SHOWN: Final = ("ready", "delayed", "leased", "parked", "failed")
 RATES: Final = {"added": "added/s", "completed": "done/s", "retried": "retried/s"}

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from holdfast.aqueue import AsyncQueue
-from holdfast.calling import Declared
 from holdfast.cli import reloading
 from holdfast.cli.loading import HINT, Functions, named
 from holdfast.cli.logs import application_first
 from holdfast.cli.options import duration, url_option
-from holdfast.queue import Queue
+from holdfast.client.aio.queue import AsyncQueue
+from holdfast.client.handlers import Declared
+from holdfast.client.sync.queue import Queue
 from holdfast.worker import Worker
 
 log = logging.getLogger("holdfast")

@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.engine.script import Script
+from holdfast.engine.scripts import Script
 
 T = TypeVar("T")
 

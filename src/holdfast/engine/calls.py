@@ -1,6 +1,6 @@
 """The calls of the engine: which script, which arguments, how to read the reply. No I/O.
 
-A `Call` is made here, carried to the server by `server.py` (or `aserver.py`), and read
+A `Call` is made here, carried to the server by `holdfast.connection`, and read
 here again. Each function bears the name of its transition and of its Lua file.
 """
 
@@ -37,7 +37,6 @@ from holdfast.engine.replies import (
     read_shown,
     read_worker,
 )
-from holdfast.engine.script import MAX_JOBS
 from holdfast.engine.scripts import (
     ADD,
     ADD_GROUPED,
@@ -53,6 +52,7 @@ from holdfast.engine.scripts import (
     FAIL,
     LEASE,
     LEASE_WITH_RESULTS,
+    MAX_JOBS,
     PAUSE,
     PEEK,
     RECALL,

@@ -1,10 +1,203 @@
-"""All transitions, and what the server must know of each before it runs one."""
+"""A transition as the server knows it: one text, put together from the files in `lua/`.
+
+The text is made anew for every call that the server runs, so whatever is in it costs, used or
+not. Hence a script carries only the shared functions that it reaches, and the names of
+keys, bounds and fields are filled in here: `key.ready` becomes `KEYS[1]`, `MAX_JOBS` becomes
+`1000`, `record.limit` becomes `record[6]`, `field.limit` becomes `6`.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Final
 
-from holdfast.engine.script import Script
+from holdfast.codec import MAX_ERROR_BYTES
+from holdfast.engine.keys import NAMES
+from holdfast.engine.replies import ENDINGS, RECORD_BYTES, RECORD_FORMAT, Record
+from holdfast.names import MAX_NAME_BYTES
+
+MAX_JOBS: Final = 1000
+"""The most jobs that one call moves."""
+
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""The most payload bytes that one call moves."""
+
+MAX_REQUEST_BYTES: Final = MAX_NAME_BYTES - 32
+"""The longest name of a request, since its parts and its follow-ups are named after it."""
+
+LEAST_KEPT_MS: Final = 10_000
+"""A request that has ended is kept for so long at least: whoever waits for it learns the end."""
+
+GONE_DAYS: Final = 100
+"""A reader, a writer or a schedule that no call names for longer is forgotten."""
+
+BOUNDS: Final = {
+    "MAX_JOBS": MAX_JOBS,
+    "MAX_BYTES": MAX_BYTES,
+    "MAX_NAME": MAX_NAME_BYTES,
+    "MAX_ERROR": MAX_ERROR_BYTES,
+    "MAX_REQUEST": MAX_REQUEST_BYTES,
+    "MAX_PRIORITY": 99,
+    "MAX_INSTANT": 2**53 - 1,  # the latest; as a duration: for ever
+    "DEFAULT_LAPSES": 3,
+    "DEFAULT_FAILURES": 10,
+    "MAX_HANDLINGS": 100,  # how often a failure handler may try
+    "HANDLING_MS": 10_000,  # before it may try again, doubled with each time
+    "MAX_HANDLING_MS": 900_000,
+    "SPENT": 2**52,  # a time from here on: no failure handler may have it any more
+    "RANKS": 2**46,  # of one priority
+    "RECORD_FORMAT": f"'{RECORD_FORMAT}'",  # of a request, see replies.py
+    "RECORD_BYTES": RECORD_BYTES,
+    "RECORD_NAMES": ", ".join(Record.__struct_fields__[:-1]),
+    "RECORD_SUM": " + ".join(Record.__struct_fields__[:-1]),
+    "COMPLETED": ENDINGS.index("completed"),
+    "FAILED": ENDINGS.index("failed"),
+    "CANCELLED": ENDINGS.index("cancelled"),
+    "OUR_LAYOUT": 1,  # of the keys and what is in them
+    "SILENCE_MS": 5_000,  # nobody called for longer: holders get as long again
+    "CALLER_MS": 600_000,  # a caller silent for longer is forgotten
+    "LEAST_KEPT_MS": LEAST_KEPT_MS,
+    "GONE_MS": GONE_DAYS * 86_400_000,  # who is not heard of for longer is forgotten
+    "HEARD_MS": 86_400_000,  # how often it is written down that somebody was heard of
+    "MAX_CHUNKS": 16,  # of rows that are forgotten in one call
+    "SMALL_CHUNKS": 128 * 1024,  # bytes of chunks that are published in one call, or one chunk
+}
+"""The numbers that Lua files speak of by name."""
+
+FIELDS: Final = ("todo", "number", "stood", *Record.__struct_fields__)
+"""The fields of the record of a request, in their order: first what no record keeps."""
+
+SHARED: Final = (
+    "prelude",
+    "shared/settling",
+    "shared/requests",
+    "shared/waiting",
+    "shared/closing",
+    "shared/ending",
+    "shared/returning",
+    "shared/cancelling",
+    "shared/adding",
+    "shared/ledger",
+    "shared/claiming",
+    "shared/staging",
+    "shared/maintaining",
+    "shared/granting",
+)
+"""The files of functions that transitions share, each after those that it needs."""
+
+LAZY: Final = frozenset(
+    {
+        *("maintain", "complete_each", "settle_met", "decide_met"),
+        *("pop_by_turns", "pop_failed", "drop_ghosts", "leave_what_fits", "answer_again"),
+        *("choose_each", "read_options", "standing", "publish_some", "tend_staging"),
+        *("number_turns", "closer", "ender"),
+    }
+)
+"""Functions that most calls do not run: what only they need is made inside of them, when they do.
+
+To make a function costs as much as a small command, and a lease would make a hundred.
+"""
+
+LUA: Final = Path(__file__).parent / "lua"
+
+_COMMENT: Final = re.compile(r" *--.*")
+_EMPTY: Final = re.compile(r"\n\n+")
+_STRING: Final = re.compile(r"'[^']*'")
+_FUNCTION: Final = re.compile(r"^local function (\w+)\b.*?^end\n", re.MULTILINE | re.DOTALL)
+_KEY: Final = re.compile(r"\bkey\.(\w+)")
+_FIELD: Final = re.compile(r"\b(record|field)\.(\w+)")
+_BOUND: Final = re.compile(rf"\b({'|'.join(BOUNDS)})\b")
+
+
+@dataclass(frozen=True, eq=False)
+class Script:
+    """A transition: header, what it needs of the shared functions, body; named by its hash."""
+
+    name: str
+    flags: str = ""
+
+    @property
+    def changes(self) -> bool:
+        """Whether calls carry a caller and a number, and are answered the same when repeated."""
+        return "no-writes" not in self.flags
+
+    @property
+    def text(self) -> bytes:
+        """The text that is loaded into the server."""
+        return _text(self.name, self.flags)
+
+    @property
+    def sha(self) -> bytes:
+        """The name that the server gives to this text."""
+        return hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+# Neither cached_property nor importlib.resources: a lock that a thread holds there while
+# another forks is held in the child for ever.
+@cache
+def _text(name: str, flags: str) -> bytes:
+    header = f"#!lua flags={flags}\n" if flags else "#!lua\n"
+    return (header + assemble(name)).encode()
+
+
+def assemble(name: str) -> str:
+    """Return a transition with the shared functions that it reaches."""
+    text = "".join(map(read, (*SHARED, name)))
+    functions = functions_in(text)
+    needed = _reached(_FUNCTION.sub("", text), functions)
+    text = _FUNCTION.sub(
+        lambda match: _placed(match[1], functions, needed) if match[1] in needed else "", text
+    )
+    text = _KEY.sub(lambda match: f"KEYS[{NAMES.index(match[1]) + 1}]", text)
+    text = _FIELD.sub(_place, text)
+    return _BOUND.sub(lambda match: str(BOUNDS[match[1]]), text)
+
+
+def _placed(name: str, functions: Mapping[str, str], known: AbstractSet[str]) -> str:
+    """Return a function; a lazy one with what it needs inside, beside what is known there."""
+    code = functions[name]
+    if name not in LAZY:
+        return code
+    own = _reached(code, functions) - known - {name}
+    signature, _, rest = code.partition("\n")
+    inside = "".join(_placed(f, functions, known | own) for f in functions if f in own)
+    return f"{signature}\n{inside}{rest}"
+
+
+def _reached(text: str, functions: Mapping[str, str]) -> set[str]:
+    """Return the functions that a text reaches, without going on from those that are lazy."""
+    unseen, reached = [text], set[str]()
+    while unseen:
+        words = set(re.findall(r"\w+", _STRING.sub("", unseen.pop())))
+        found = functions.keys() & words - reached
+        reached |= found
+        unseen += [functions[function] for function in found - LAZY]
+    return reached
+
+
+def _place(match: re.Match[str]) -> str:
+    place = FIELDS.index(match[2]) + 1
+    return f"record[{place}]" if match[1] == "record" else f"{place}"
+
+
+def functions_in(text: str) -> dict[str, str]:
+    """Return the functions that stand at the outermost level of a text, by name."""
+    return {match[1]: match[0] for match in _FUNCTION.finditer(text)}
+
+
+def read(file: str) -> str:
+    """Return a Lua file without its comments."""
+    text = (LUA / f"{file}.lua").read_text(encoding="utf-8")
+    return _EMPTY.sub("\n", _COMMENT.sub("", text)).lstrip("\n")
+
+
+# ---------------------------------------------------------------- all transitions
 
 # Scripts that free or move work run on a full server, so that it can be drained.
 # Those that add work or store results do not: hence two transitions are here twice.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from holdfast.client.sync.readers import Reader
 from holdfast.job import Claim
-from holdfast.reader import Reader
 
 AHEAD_SECONDS: Final = 10.0
 """How long a claim waits to be asked for; a batch that takes longer has none claimed ahead."""

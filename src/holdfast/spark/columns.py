@@ -14,10 +14,11 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 from pyspark.sql import types
 
-from holdfast import codec, keys
+from holdfast import codec
 from holdfast.arguments import shown
 from holdfast.errors import CodecError, InvalidArgument
 from holdfast.job import Row
+from holdfast.names import utf8_name
 
 _TEXT: Final = (types.StringType,)
 _WHOLE: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
@@ -128,13 +129,13 @@ def _integers(column: pa.Array) -> list[int | None]:
 def _id(value: str | None) -> str:
     if value is None:
         raise InvalidArgument("column 'id' has a null: give every job an id, or drop the column")
-    keys.utf8_name("column 'id'", value)
+    utf8_name("column 'id'", value)
     return value
 
 
 def _request(value: str | None) -> str | None:
     if value is not None:
-        keys.utf8_name("column 'request'", value)
+        utf8_name("column 'request'", value)
     return value
 
 

@@ -14,14 +14,16 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from holdfast import arguments, keys
-from holdfast.address import default_url
-from holdfast.address import parse as parse_url
+from holdfast import arguments
+from holdfast.client.sync.queue import Queue
+from holdfast.connection.address import default_url
+from holdfast.connection.address import parse as parse_url
+from holdfast.connection.server import Server
+from holdfast.engine.keys import queue_keys
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.job import State
-from holdfast.queue import Queue
-from holdfast.server import Server
-from holdfast.server_directory import default_directory, real_path, tell_default
+from holdfast.names import utf8_name
+from holdfast.server.directory import default_directory, real_path, tell_default
 
 T = TypeVar("T")
 
@@ -180,7 +182,7 @@ class _Given:
 
 def _queue(text: str) -> str:
     try:
-        keys.queue_keys(text)
+        queue_keys(text)
     except InvalidArgument as error:
         raise InvalidArgument(f"option 'queue': {error}") from None
     return text
@@ -199,7 +201,7 @@ def _states(text: str) -> tuple[State, ...]:
 
 def _name_of(option: str) -> Callable[[str], Any]:
     def check(text: str) -> str:
-        size = len(keys.utf8_name(f"option {option!r}", text))
+        size = len(utf8_name(f"option {option!r}", text))
         if size > MAX_NAME_BYTES or any(map(str.isspace, text)):
             raise InvalidArgument(
                 f"option {option!r} must have 1 to {MAX_NAME_BYTES} bytes and no white space, "

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.engine import calls
-from holdfast.engine.script import MAX_JOBS
+from holdfast.engine.scripts import MAX_JOBS
 from holdfast.worker.settling import settle_of
 
 if TYPE_CHECKING:
+    from holdfast.client.sync.queue import Queue
+    from holdfast.connection.server import Sent
     from holdfast.engine.calls import Granted
-    from holdfast.queue import Queue
-    from holdfast.server import Sent
-    from holdfast.worker.held import Held
-    from holdfast.worker.places import Asking, Share
-    from holdfast.worker.running import RunningJob
+    from holdfast.worker.job import RunningJob
+    from holdfast.worker.leases import Held
     from holdfast.worker.shared import Shared
+    from holdfast.worker.slots import Asking, Share
 
 
 @dataclass(frozen=True, slots=True)

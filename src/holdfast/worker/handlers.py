@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from holdfast import arguments
-from holdfast.backoff import DEFAULT_HANDLING, Handling
-from holdfast.calling import Declared
-from holdfast.engine.script import MAX_JOBS
+from holdfast.client.handlers import Declared
+from holdfast.engine.scripts import MAX_JOBS
 from holdfast.errors import InvalidArgument
+from holdfast.failures import DEFAULT_HANDLING, Handling
 from holdfast.job import Duration, Lease
-from holdfast.keys import utf8_name
+from holdfast.names import utf8_name
 
 ExecutorKind = Literal["thread", "process", "async"]
 

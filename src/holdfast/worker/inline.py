@@ -8,22 +8,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from holdfast import arguments
+from holdfast.client.sync.queue import Queue
 from holdfast.engine import calls
 from holdfast.errors import HoldfastError, InvalidArgument, JobCancelled
 from holdfast.job import Duration, Extended, Lease, NewJob
-from holdfast.queue import Queue
 from holdfast.worker import settling
 from holdfast.worker.handlers import NOBODY, Handler
+from holdfast.worker.job import AsyncRunningJob, Batch, Run, RunningJob, run, run_async
 from holdfast.worker.outcomes import Fail, Release, Retry
 from holdfast.worker.queues import called, own
 from holdfast.worker.reporting import report
-from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob, run, run_async
 from holdfast.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from holdfast.aqueue import AsyncQueue
+    from holdfast.client.aio.queue import AsyncQueue
     from holdfast.engine.call import Entry
-    from holdfast.worker.control import Control
+    from holdfast.worker.loop import Control
 
 LEASE_SECONDS: Final = 3600.0
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeGuard, TypeVar
 
 from msgspec import Struct
 
-from holdfast import arguments, failing
-from holdfast.backoff import DEFAULT_HANDLING, Handling, retry_ms
+from holdfast import arguments, failures
+from holdfast.failures import DEFAULT_HANDLING, Handling, retry_ms
 
 if TYPE_CHECKING:
     from holdfast.job import Duration, Facts, Instant
@@ -88,13 +88,13 @@ def answer_to(error: BaseException, facts: Facts, handling: Handling = DEFAULT_H
     if is_a(error, Retry) or is_a(error, Fail):
         cause = error.__cause__
         reason = arguments.reason("error", error.reason or (str(error) if cause is None else cause))
-        raised = failing.packed(error if cause is None else cause, reason, _OURS)
+        raised = failures.packed(error if cause is None else cause, reason, _OURS)
     else:
         reason = arguments.reason("error", error)
-        raised = failing.packed(error, reason)
+        raised = failures.packed(error, reason)
     if is_a(error, Fail):
         return Answer("fail", reason=reason, raised=raised)
-    due = (error.due if is_a(error, Retry) else b"") or failing.due(error)
+    due = (error.due if is_a(error, Retry) else b"") or failures.due(error)
     return Answer(
         "retry",
         due=due or b"+%d" % retry_ms(facts, handling=handling),

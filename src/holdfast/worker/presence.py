@@ -9,8 +9,8 @@ from holdfast.worker.queues import called
 from holdfast.worker.reporting import fitting
 
 if TYPE_CHECKING:
-    from holdfast.queue import Queue
-    from holdfast.worker.held import Held
+    from holdfast.client.sync.queue import Queue
+    from holdfast.worker.leases import Held
     from holdfast.worker.shared import Shared
 
 REGISTER_SECONDS: Final = 5.0

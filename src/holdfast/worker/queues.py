@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import arguments
-from holdfast.aqueue import AsyncQueue
-from holdfast.asharded import AsyncShard, AsyncShardedQueue
+from holdfast.client.aio.queue import AsyncQueue
+from holdfast.client.aio.sharded import AsyncShard, AsyncShardedQueue
+from holdfast.client.sync.queue import Queue
+from holdfast.client.sync.sharded import Shard, ShardedQueue
+from holdfast.connection.protocol import is_passing
+from holdfast.connection.server import Server
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.queue import Queue
-from holdfast.server import Server
-from holdfast.sharded import Shard, ShardedQueue
-from holdfast.wire import is_passing
 
 if TYPE_CHECKING:
-    from holdfast.sharding import Sharding
+    from holdfast.client.sharding import Sharding
 
     AnyQueue = Queue | AsyncQueue
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.backoff import retry_ms
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Failed, Settle, handlings_word
-from holdfast.engine.script import MAX_JOBS
+from holdfast.engine.scripts import MAX_JOBS
+from holdfast.engine.walks import payload_size
 from holdfast.errors import HoldfastError, InvalidArgument, WrongState
-from holdfast.flows import payload_size
+from holdfast.failures import retry_ms
+from holdfast.worker.job import RunningJob
 from holdfast.worker.outcomes import Answer, Way, answer_to
-from holdfast.worker.running import RunningJob
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of results on one call, where it carries several."""

@@ -1,0 +1,1 @@
+"""The embedded server: its directory, the process that keeps it, and what a server must be like."""
