@@ -4,7 +4,7 @@
     tools/generate_client.py --check    fail if what is there is not what would be written
 
 Code loses `async` and `await`, and names change as the tables below say. Names in comments and
-docstrings change too. A rule that matches nothing is an error: it is out of date.
+strings change too. A rule that matches nothing is an error: it is out of date.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tokenize
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,7 @@ NAMES: Final = {
 """Names in code, and words in comments and docstrings."""
 
 PHRASES: Final = {
+    r"asyncio\.sleep": "time.sleep",
     r"class Queue:": "class Queue(Sized):",
     r"Callable\[\[\], Awaitable\[T\]\]": "Callable[[], T]",
     r", Awaitable\b": "",
@@ -52,7 +54,7 @@ PHRASES: Final = {
         "from holdfast.client.sized import Sized\nfrom holdfast.client.status import"
     ),
     r"  # noqa: ASYNC109$": "",
-    r"\ban (?=`?(?:Queue|Server))": "a ",
+    r"\b([Aa])n (?=`?(?:Sharded)?(?:Queue|Server))": r"\1 ",
 }
 """What takes more than a name: patterns in the text that the names above have changed."""
 
@@ -67,12 +69,9 @@ def generate(name: str, used: Counter[str]) -> str:
         text, count = re.subn(pattern, replacement, text, flags=re.MULTILINE)
         used[pattern] += count
     first, quote, rest = text.partition('"""')
-    header = f'"""{_title(rest)}\n\nGenerated from `aio/{name}` by tools/generate_client.py: do not edit.\n'
-    return _formatted(first + header + quote + rest.partition('"""')[2], name)
-
-
-def _title(docstring: str) -> str:
-    return docstring.partition("\n")[0].partition('"""')[0].replace("asyncio", "threads")
+    title = rest.partition(",")[0]
+    said = f"{title}, for threads. Generated from aio/{name}: do not edit."
+    return _formatted(f"{first}{quote}{said}{quote}{rest.partition(quote)[2]}", name)
 
 
 def _without_async(text: str, used: Counter[str]) -> str:
@@ -107,24 +106,25 @@ def _formatted(text: str, name: str) -> str:
     return text
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
+    """Write or check all files; return whether something is wrong."""
+    check = "--check" in arguments
     used: Counter[str] = Counter()
-    wanted = {path.name: path for path in sorted(SOURCE.glob("*.py"))}
-    stale = {path.name for path in TARGET.glob("*.py")} - wanted.keys()
-    for name in wanted:
-        text = generate(name, used)
-        target = TARGET / name
-        if not target.exists() or target.read_text() != text:
-            stale.add(name)
-            if "--check" not in sys.argv:
-                target.write_text(text)
+    made = {path.name: generate(path.name, used) for path in sorted(SOURCE.glob("*.py"))}
+    there = {path.name: path.read_text() for path in TARGET.glob("*.py")}
+    stale = sorted(name for name in made.keys() | there if made.get(name) != there.get(name))
+    for name in () if check else stale:
+        if name in made:
+            (TARGET / name).write_text(made[name])
+        else:
+            (TARGET / name).unlink()
     unused = [rule for rule in (*NAMES, *PHRASES) if not used[rule]]
     for rule in unused:
         print(f"generate_client.py: nothing matches {rule!r}: remove the rule")
-    if "--check" in sys.argv and stale:
-        print(f"client/sync is out of date ({', '.join(sorted(stale))}): run {Path(sys.argv[0]).name}")
-    return bool(unused or ("--check" in sys.argv and stale))
+    if check and stale:
+        print(f"client/sync is out of date ({', '.join(stale)}): run make generate")
+    return int(bool(unused or (check and stale)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
@@ -39,7 +39,9 @@ from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.connection import protocol
 from holdfast.connection.address import Address
 from holdfast.connection.protocol import check_health
+from holdfast.connection.server import Sent
 from holdfast.engine import calls
+from holdfast.engine.call import Call
 from holdfast.server.health import read_health
 from support import (
     DEADLINE,
@@ -259,16 +261,21 @@ def test_what_takes_long_to_send_is_waited_for_as_long_as_something_is_taken(
         queue.delete()
 
 
+T = TypeVar("T")
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
+def sent_by(queue: Queue, call: Call[T]) -> Sent[T]:
+    return queue.server.send(queue._packer, call)
+
+
 def test_an_answer_can_be_read_later(queue: Queue) -> None:
-    first, second = queue._send(calls.counts()), queue._send(calls.counts())
+    first, second = sent_by(queue, calls.counts()), sent_by(queue, calls.counts())
     for sent in (first, second):
         assert select.select([sent], [], [], DEADLINE)[0], "no answer came"
     queue.add(b"x")
     assert second.result().ready == 0
-    assert queue._send(calls.counts()).result().ready == 1
+    assert sent_by(queue, calls.counts()).result().ready == 1
     assert first.result().ready == 0
 
 
@@ -276,7 +283,7 @@ def test_an_answer_that_is_lost_while_nobody_reads_it_is_asked_for_again(
     queue: Queue, client: redis.Redis
 ) -> None:
     queue.add(b"x", id="a")
-    sent = queue._send(calls.lease("holder.1", 30_000, 1))
+    sent = sent_by(queue, calls.lease("holder.1", 30_000, 1))
     wait_until(lambda: queue.counts().leased == 1, "it to be leased")
     kill_connections(client)
     assert [lease.id for lease in sent.result().leases] == ["a"]
@@ -285,14 +292,14 @@ def test_an_answer_that_is_lost_while_nobody_reads_it_is_asked_for_again(
 
 def test_an_answer_that_nobody_wants_is_not_taken_for_that_of_the_next_call(queue: Queue) -> None:
     queue.add(b"x")
-    queue._send(calls.totals()).forget()
+    sent_by(queue, calls.totals()).forget()
     assert queue.counts().ready == 1
 
 
 def test_a_call_that_cannot_be_sent_says_so_when_it_is_sent() -> None:
     server = Server("redis://127.0.0.1:1", patience=0)
     with Queue("q", server) as queue, pytest.raises(ServerUnavailable):
-        queue._send(calls.counts())
+        sent_by(queue, calls.counts())
 
 
 def test_a_restart_between_two_calls_loses_nothing() -> None:

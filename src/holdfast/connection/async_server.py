@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -131,6 +131,18 @@ class AsyncServer:
                 caller.close()
         self._undoing.clear()
         self.incarnation.loop = loop
+
+    @asynccontextmanager
+    async def _undone_by(
+        self, undo: Callable[[], Coroutine[Any, Any, object] | None]
+    ) -> AsyncIterator[None]:
+        """Undo what a block has done, in the background, if its task is cancelled."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if (undoing := undo()) is not None:
+                self._later(undoing)
+            raise
 
     def _later(self, undoing: Coroutine[Any, Any, object]) -> None:
         """Give back, when there is time, what nobody is there any more to take."""

@@ -11,7 +11,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
@@ -211,6 +211,11 @@ class Server:
         assert not call.wait
         asking = self._ask(packer, call, now, watched=True)
         return Sent(asking, next(asking))
+
+    @contextmanager
+    def _undone_by(self, undo: Callable[[], object]) -> Iterator[None]:  # noqa: ARG002
+        """Run a block. `AsyncServer` undoes what it has done if it is cancelled: no thread is."""
+        yield
 
     def _ask(
         self, packer: protocol.Packer, call: Call[T], now: bytes, *, watched: bool = False

@@ -61,11 +61,12 @@ class Flights:
             failed=failed,
             complete=[settle_of(job) for job in completed],
         )
+        queue = self._queue
         asked_at, asked_after = time.monotonic(), self._shared.runs
         asking = self._share.ask(count)
         try:
             with self._held.telling(completed):
-                sent = self._queue._send(call)
+                sent = queue.server.send(queue._packer, call, queue._now())
         except BaseException:
             self._free(asking)
             raise

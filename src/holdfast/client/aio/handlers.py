@@ -1,4 +1,4 @@
-"""A handler of a queue. `sync/handlers.py` is the same, for threads; a test compares them."""
+"""The handlers of a queue, for asyncio."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""The queue for asyncio. `sync/queue.py` is the same, for threads; a test compares them."""
+"""The queue, for asyncio."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -24,6 +22,7 @@ from holdfast.client.schedules import Missed, Schedule
 from holdfast.client.status import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.connection.async_server import AsyncServer
 from holdfast.connection.protocol import Packer
+from holdfast.connection.repeating import repeat_async
 from holdfast.engine.call import Call
 from holdfast.engine.walks import Flow
 from holdfast.errors import HoldfastError
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 T = TypeVar("T")
-
-log = logging.getLogger("holdfast")
 
 
 class AsyncQueue:
@@ -104,8 +101,10 @@ class AsyncQueue:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
 
     async def _run(self, call: Call[T]) -> T:
-        now = b"%d" % self.clock() if self.clock else b""
-        return await self.server.run(self._packer, call, now)
+        return await self.server.run(self._packer, call, self._now())
+
+    def _now(self) -> bytes:
+        return b"%d" % self.clock() if self.clock else b""
 
     async def _drive(self, flow: Flow[T]) -> T:
         try:
@@ -536,22 +535,8 @@ class AsyncQueue:
     @asynccontextmanager
     async def keep_tidy(self, *, every: Duration = 30) -> AsyncIterator[None]:
         """Tidy every so many seconds as long as the block lasts, whatever goes wrong meanwhile."""
-        seconds = self._ask.every(every)
-
-        async def keep() -> None:
-            while True:
-                await asyncio.sleep(seconds)
-                try:
-                    await self.tidy()
-                except Exception:
-                    log.exception("%r: could not tidy; trying again", self)
-
-        keeper = asyncio.create_task(keep())
-        try:
+        async with repeat_async(self._ask.every(every), self.tidy, f"{self!r}: could not tidy"):
             yield
-        finally:
-            keeper.cancel()
-            await asyncio.wait([keeper])
 
     async def repair(self) -> list[Problem]:
         """Mend what `audit` finds broken, walking every id; return what was done.

@@ -1,4 +1,4 @@
-"""A reader, for asyncio. `sync/readers.py` is the same, for threads."""
+"""Readers, for asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request, for asyncio. `sync/requests.py` is the same, for threads."""
+"""Requests, for asyncio."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ class AsyncRequest:
             return
         try:
             # Another process may have sealed it: then its parts are complete.
-            if (await self.status()).state == "open":
+            status = await self.status()
+            if status.state == "open":
                 await self.cancel()
         except HoldfastError:
             # What went wrong in the block says more. It stays open, and can be gone on with.

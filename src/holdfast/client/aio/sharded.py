@@ -202,9 +202,6 @@ class AsyncShardedQueue(AsyncQueue):
     ) -> Leases:
         granted = Leases([], [])
         ask = self._asks.lease_many(count, seconds, None, complete, failed, granted)
-        try:
+        # Of a call that is cancelled, nobody will ever know these.
+        async with self.server._undone_by(lambda: self.release_many(granted) if granted else None):
             return await self._drive(ask)
-        except asyncio.CancelledError:
-            if granted:  # Nobody will ever know of these.
-                self.server._later(self.release_many(granted))
-            raise

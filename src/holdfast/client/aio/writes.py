@@ -1,4 +1,4 @@
-"""A write that is staged first, for asyncio. `sync/writes.py` is the same, for threads."""
+"""Writes that are staged first, for asyncio."""
 
 from __future__ import annotations
 

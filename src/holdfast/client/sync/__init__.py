@@ -1,1 +1,1 @@
-"""The client for threads."""
+"""The client, for threads. Generated from aio/__init__.py: do not edit."""

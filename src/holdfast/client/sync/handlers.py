@@ -1,4 +1,4 @@
-"""A handler of a queue, for threads. `aio/handlers.py` is the same, with `await`."""
+"""The handlers of a queue, for threads. Generated from aio/handlers.py: do not edit."""
 
 from __future__ import annotations
 

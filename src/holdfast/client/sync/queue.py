@@ -1,9 +1,7 @@
-"""The queue for threads. `AsyncQueue` in `aio/queue.py` is the same, with `await`."""
+"""The queue, for threads. Generated from aio/queue.py: do not edit."""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,13 +15,15 @@ from holdfast.client.asking import Asker, Requeue
 from holdfast.client.requests import OnFailure
 from holdfast.client.said import Done, id_of, json_payload
 from holdfast.client.schedules import Missed, Schedule
+from holdfast.client.sized import Sized
 from holdfast.client.status import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.client.sync.handlers import Declare, QueueHandler
 from holdfast.client.sync.readers import Reader
 from holdfast.client.sync.requests import Request
 from holdfast.client.sync.writes import Write
 from holdfast.connection.protocol import Packer
-from holdfast.connection.server import Sent, Server
+from holdfast.connection.repeating import repeat
+from holdfast.connection.server import Server
 from holdfast.engine.call import Call
 from holdfast.engine.walks import Flow
 from holdfast.errors import HoldfastError
@@ -55,10 +55,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log = logging.getLogger("holdfast")
 
-
-class Queue:
+class Queue(Sized):
     """A named queue of jobs on a Redis or Valkey server.
 
     name      1 to 512 bytes, not beginning with `}`
@@ -105,9 +103,6 @@ class Queue:
 
     def _run(self, call: Call[T]) -> T:
         return self.server.run(self._packer, call, self._now())
-
-    def _send(self, call: Call[T]) -> Sent[T]:
-        return self.server.send(self._packer, call, self._now())
 
     def _now(self) -> bytes:
         return b"%d" % self.clock() if self.clock else b""
@@ -306,14 +301,6 @@ class Queue:
         return self._drive(self._ask.release_many(leases, after, lapsed))
 
     # ----------------------------------------------------------------- watch
-
-    def __len__(self) -> int:
-        """Return how many jobs wait: ready, parked and delayed."""
-        return self.counts().waiting
-
-    def __bool__(self) -> bool:
-        """Be true also when empty: a queue is something."""
-        return True
 
     def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
@@ -547,23 +534,8 @@ class Queue:
     @contextmanager
     def keep_tidy(self, *, every: Duration = 30) -> Iterator[None]:
         """Tidy every so many seconds as long as the block lasts, whatever goes wrong meanwhile."""
-        seconds = self._ask.every(every)
-        stop = threading.Event()
-
-        def keep() -> None:
-            while not stop.wait(seconds):
-                try:
-                    self.tidy()
-                except Exception:
-                    log.exception("%r: could not tidy; trying again", self)
-
-        keeper = threading.Thread(target=keep, name=f"tidy {self.name}", daemon=True)
-        keeper.start()
-        try:
+        with repeat(self._ask.every(every), self.tidy, f"{self!r}: could not tidy"):
             yield
-        finally:
-            stop.set()
-            keeper.join()
 
     def repair(self) -> list[Problem]:
         """Mend what `audit` finds broken, walking every id; return what was done.

@@ -1,4 +1,4 @@
-"""A reader, for threads. `AsyncReader` is the same, with `await`."""
+"""Readers, for threads. Generated from aio/readers.py: do not edit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request, for threads. `AsyncRequest` is the same, with `await`."""
+"""Requests, for threads. Generated from aio/requests.py: do not edit."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ class Request:
             return
         try:
             # Another process may have sealed it: then its parts are complete.
-            if self.status().state == "open":
+            status = self.status()
+            if status.state == "open":
                 self.cancel()
         except HoldfastError:
             # What went wrong in the block says more. It stays open, and can be gone on with.
@@ -124,7 +125,8 @@ class Request:
     def results(self, *, first: int = 0) -> Iterator[Part]:
         """Go through the parts in their order, from the `first` on, with what became of each."""
         while some := self.queue._run(self._ask.parts(first, 1000)):
-            yield from some
+            for part in some:
+                yield part
             first += len(some)
 
     # ---------------------------------------------------------------- manage

@@ -1,4 +1,4 @@
-"""A queue over many slots of a cluster, for threads."""
+"""A queue over many slots of a cluster, for threads. Generated from aio/sharded.py: do not edit."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ class ShardedQueue(Queue):
         super().__init__(name, server, **said)
         self.shards = tuple(Shard(sharding, number, server, **said) for number in range(shards))
         self._packers = [shard._packer for shard in self.shards]
-        self._ask = ShardedAsker(server.incarnation.next_token, sharding, defaults, requeue)
+        self._asks = ShardedAsker(server.incarnation.next_token, sharding, defaults, requeue)
+        self._ask = self._asks
 
     @property
     def handlers(self) -> dict[str, Any]:
@@ -194,4 +195,8 @@ class ShardedQueue(Queue):
     def _lease_now(
         self, count: int, seconds: Duration, failed: bool, complete: Iterable[Done] = ()
     ) -> Leases:
-        return self._drive(self._ask.lease_many(count, seconds, None, complete, failed))
+        granted = Leases([], [])
+        ask = self._asks.lease_many(count, seconds, None, complete, failed, granted)
+        # Of a call that is cancelled, nobody will ever know these.
+        with self.server._undone_by(lambda: self.release_many(granted) if granted else None):
+            return self._drive(ask)

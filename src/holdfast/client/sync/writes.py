@@ -1,4 +1,4 @@
-"""A write that is staged first, for threads. `AsyncWrite` is the same, with `await`."""
+"""Writes that are staged first, for threads. Generated from aio/writes.py: do not edit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Handlers in processes of their own, which can be killed: one run at a time in each.
 
-A thread watches over each child (`child_process.py`). A job whose time is up, that was cancelled, or
-whose lease is lost is told so, and a moment later its process is killed with all that it started. A
-child that dies costs its job a lapse, and is replaced.
+A thread watches over each child (`child_process.py`). A job whose time is up, that was cancelled,
+or whose lease is lost is told so, and a moment later its process is killed with all that it
+started. A child that dies costs its job a lapse, and is replaced.
 """
 
 from __future__ import annotations
