@@ -37,11 +37,11 @@ def shell(request: pytest.FixtureRequest) -> Shell:
 @pytest.fixture(autouse=True)
 def for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all wait for an hour who do not know about patience."""
-    for module in ("server", "aserver"):
+    for module in ("server", "async_server"):
         for name in ("CONNECT", "REPLY", "FIND", "OTHERS", "START"):
-            monkeypatch.setattr(f"holdfast.{module}.{name}_SECONDS", HOUR)
-    for module in ("link", "alink"):
-        monkeypatch.setattr(f"holdfast.{module}.FIND_SECONDS", HOUR)
+            monkeypatch.setattr(f"holdfast.connection.{module}.{name}_SECONDS", HOUR)
+    for module in ("sockets", "streams"):
+        monkeypatch.setattr(f"holdfast.connection.{module}.FIND_SECONDS", HOUR)
 
 
 @pytest.fixture

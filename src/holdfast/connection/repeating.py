@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("holdfast")
 
 
 @contextmanager
