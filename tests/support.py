@@ -37,7 +37,7 @@ SLOTS = 16384
 
 def await_replies_for(seconds: float, patch: pytest.MonkeyPatch) -> None:
     """Have clients take a reply for lost after so long."""
-    for module in ("sockets", "server", "async_server"):
+    for module in ("sockets", "conversation"):
         patch.setattr(f"holdfast.connection.{module}.REPLY_SECONDS", seconds)
 
 

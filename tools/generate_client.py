@@ -41,7 +41,6 @@ NAMES: Final = {
     "anext": "next",
     "async_server": "server",
     "asynccontextmanager": "contextmanager",
-    "repeat_async": "repeat",
 }
 """Names in code, and words in comments and docstrings."""
 

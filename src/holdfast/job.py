@@ -284,7 +284,7 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def holder(self) -> str:
-        """Who holds it: one incarnation of one client."""
+        """Who holds it: one session of one client."""
         return self.token.rpartition(".")[0]
 
     @property

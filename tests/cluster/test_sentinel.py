@@ -120,7 +120,7 @@ def test_a_sentinel_that_does_not_answer_keeps_nobody_from_the_primary(
     slow_shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is waited for longer than what another one said before is relied on."""
-    for module in ("topology", "server", "async_server"):
+    for module in ("topology", "conversation"):
         monkeypatch.setattr(f"holdfast.connection.{module}.FIND_SECONDS", 0.3)
     monkeypatch.setattr("holdfast.connection.topology.CONFIRM_SECONDS", 0.2)
     watched = Watched(tmp_path)

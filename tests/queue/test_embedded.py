@@ -868,8 +868,8 @@ def test_a_binary_that_does_not_say_its_version_in_time_is_reported(
 def test_a_call_that_was_sent_to_a_server_that_does_not_come_back_has_an_unknown_outcome(
     user: Embedded, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
-    for module in ("server", "async_server"):  # The last try, too, sees how what it starts ends.
-        monkeypatch.setattr(f"holdfast.connection.{module}.LEAST_SECONDS", DEADLINE)
+    # The last try, too, sees how what it starts ends.
+    monkeypatch.setattr("holdfast.connection.conversation.LEAST_SECONDS", DEADLINE)
     with open_queue(shell, "q", f"embedded://{user.directory}", patience=3) as queue:
         queue.add(b"x", id="x")
         binary_that(user, monkeypatch, "echo no luck today; exit 1")

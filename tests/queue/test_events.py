@@ -159,10 +159,10 @@ def test_what_a_slow_listener_has_not_taken_does_not_pile_up(
     async def main() -> None:
         server = AsyncServer(test_server.url)
         link = await server.connect(queue._packer.slot)
-        link.send(protocol.pack(b"SUBSCRIBE", queue._packer.events))
+        await link.send(protocol.pack(b"SUBSCRIBE", queue._packer.events))
         await link.read()
         await asyncio.to_thread(publish)
-        link.send(protocol.PING)
+        await link.send(protocol.PING)
         async with asyncio.timeout(DEADLINE):
             while link._transport.is_reading():  # noqa: ASYNC110  # Nobody tells.
                 await asyncio.sleep(0)

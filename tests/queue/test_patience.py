@@ -37,9 +37,8 @@ def shell(request: pytest.FixtureRequest) -> Shell:
 @pytest.fixture(autouse=True)
 def for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all wait for an hour who do not know about patience."""
-    for module in ("server", "async_server"):
-        for name in ("CONNECT", "REPLY", "FIND", "OTHERS", "START"):
-            monkeypatch.setattr(f"holdfast.connection.{module}.{name}_SECONDS", HOUR)
+    for name in ("CONNECT", "REPLY", "FIND", "OTHERS", "START"):
+        monkeypatch.setattr(f"holdfast.connection.conversation.{name}_SECONDS", HOUR)
     for module in ("sockets", "streams"):
         monkeypatch.setattr(f"holdfast.connection.{module}.FIND_SECONDS", HOUR)
 
@@ -88,7 +87,7 @@ def test_a_server_that_is_back_is_waited_for_as_before(shell: Shell, server: Tes
         queue.add(b"x")
         inner: Any = queue
         inner = inner._thing if shell == "AsyncQueue" else inner
-        (caller,) = inner.server.incarnation.take_callers()
+        (caller,) = inner.server.session.take_callers()
         assert caller.link._reply_seconds == HOUR
         caller.close()
 
@@ -235,7 +234,7 @@ def test_a_reply_within_of_ones_own_is_not_cut_short(shell: Shell, server: TestS
 def test_who_blocks_an_event_loop_is_told_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.connection.server._warned", set())
+    monkeypatch.setattr("holdfast.connection.conversation._warned", set())
 
     def call() -> list[str]:
         with Queue("q", Server("redis://127.0.0.1:1", patience=0.05)) as queue:

@@ -567,7 +567,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.fixture
 def not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody was warned yet, about any server."""
-    monkeypatch.setattr("holdfast.connection.server._warned", set())
+    monkeypatch.setattr("holdfast.connection.conversation._warned", set())
 
 
 @pytest.mark.usefixtures("not_warned")

@@ -86,7 +86,7 @@ def test_64_threads_declare_handlers_and_schedules_and_make_each_tick_once(
     together(declare)
     assert len(queue.handlers) == len(queue.schedules) == THREADS
     assert queue.tick() == []
-    clock.advance(300)
+    clock.advance(100)
     made = Counter(
         receipt.id for receipts in together(lambda _: queue.tick()) for receipt in receipts
     )

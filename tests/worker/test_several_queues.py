@@ -371,7 +371,7 @@ def test_a_queue_that_is_dropped_without_its_server_leaves_its_places_to_the_oth
             control = control_of(worker, lost.name)
             control.queue.server._patience = 0.01
             server.freeze()
-            wait_until(lambda: not control.queue.server.incarnation._idle, "it to ask")
+            wait_until(lambda: not control.queue.server.session._idle, "it to ask")
             gate.open.set()
             wait_until(lambda: gate.jobs[0].answer, "the run to be over")
             worker.drop(lost.name, grace=0)

@@ -230,7 +230,7 @@ def test_another_client_of_a_server_has_all_its_settings(
         assert copy.address == first.address
         assert copy.settings == first.settings
         assert (copy._patience, copy._reply_seconds) == (7, 2)
-        assert copy.incarnation is not first.incarnation
+        assert copy.session is not first.session
     assert Server.like(first, patience=1).settings == replace(first.settings, patience=1)
 
 

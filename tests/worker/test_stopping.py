@@ -453,11 +453,11 @@ def test_a_job_that_arrives_after_an_idle_worker_was_stopped_is_given_back(clock
         queue.add(b"", id="a", delay=60)
         worker.start()
         [control] = worker._controls.values()
-        asked_at, incarnation = control._asked_at, control.queue.server.incarnation
-        wait_until(lambda: control._asked_at > asked_at and incarnation._idle, "it to find nothing")
+        asked_at, session = control._asked_at, control.queue.server.session
+        wait_until(lambda: control._asked_at > asked_at and session._idle, "it to find nothing")
         server.freeze()
         clock.advance(60)  # The next call leases the job, and is answered after the stop.
-        wait_until(lambda: not incarnation._idle, "it to ask again")
+        wait_until(lambda: not session._idle, "it to ask again")
         assert worker.stop()
         server.thaw()
         assert control.wait(DEADLINE)
@@ -491,15 +491,15 @@ def test_nothing_begins_after_a_worker_was_stopped_without_its_server(kind: Kind
         worker.start()
         wait_until(lambda: is_done(queue), "all to be done")
         [control] = worker._controls.values()
-        incarnation = control.queue.server.incarnation
-        wait_until(lambda: incarnation._idle, "it to ask for nothing")
-        callers = set(incarnation._idle)
+        session = control.queue.server.session
+        wait_until(lambda: session._idle, "it to ask for nothing")
+        callers = set(session._idle)
         queue.add(b"", id="slow")
         queue.add_many([b""] * 20)
         wait_until(lambda: "slow" in begun and len(control._held) > 5, "some to wait behind it")
-        callers.update(incarnation._idle)
+        callers.update(session._idle)
         server.freeze()
-        wait_until(lambda: callers - {*incarnation._idle}, "it to ask the server that is lost")
+        wait_until(lambda: callers - {*session._idle}, "it to ask the server that is lost")
         before = len(begun)
         assert not worker.stop(0)
         stopped.set()

@@ -67,12 +67,12 @@ class AsyncLink(asyncio.Protocol):
         """Log in, and send our names; what comes of those is read with the next reply."""
         self._introduction = introduction
         self._unheard = greeting.names
-        self.send(greeting.packed)
+        self._transport.write(greeting.packed)
         for _ in range(greeting.must):
             if isinstance(reply := await self._read_first(), hiredis.ReplyError):
                 raise protocol.refusal(reply)
 
-    def send(self, packed: bytes) -> None:
+    async def send(self, packed: bytes) -> None:
         """Send a command; its reply is read later."""
         self._transport.write(packed)
 
@@ -96,12 +96,24 @@ class AsyncLink(asyncio.Protocol):
 
     async def read(self, seconds: float | None = None) -> Any:
         """Return the next reply; as long as something is taken or arrives, it is waited for."""
+        if self._unheard and (refused := await self._hear_names(seconds)):
+            return refused  # The server turns us away: that is all that comes.
+        return await self._read(seconds)
+
+    async def settle(self) -> None:
+        """Read the answers to our names, so that the next thing to be read is what was asked."""
+        if refused := await self._hear_names():
+            raise protocol.refusal(refused)
+
+    async def _hear_names(self, seconds: float | None = None) -> hiredis.ReplyError | None:
+        """Read what came of our names; return why the server turns us away, if it does."""
         while self._unheard:
             name, *others = self._unheard
             if not self._introduction.hear(name, reply := await self._read_first(seconds)):
-                return reply  # The server turns us away: that is all that comes.
+                refused: hiredis.ReplyError = reply
+                return refused
             self._unheard = tuple(others)
-        return await self._read(seconds)
+        return None
 
     async def _read_first(self, seconds: float | None = None) -> Any:
         try:
@@ -137,7 +149,7 @@ class AsyncLink(asyncio.Protocol):
 
     async def show_life(self) -> None:
         """Have an answer, soon, or else an OSError: it was lost before."""
-        self.send(protocol.PING)
+        self._transport.write(protocol.PING)
         await self.read(FIND_SECONDS)
 
     def close(self) -> None:

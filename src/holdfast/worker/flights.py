@@ -54,7 +54,7 @@ class Flights:
         """Ask for jobs for so many places, and complete what is done."""
         most = min(count, MAX_JOBS)
         call = calls.lease(
-            self._queue.server.incarnation.next_token(),
+            self._queue.server.session.next_token(),
             round(self._shared.lease_seconds * 1000),
             most,
             to_the_back=self._queue._ask.to_the_back,

@@ -20,9 +20,8 @@ from holdfast.client.requests import OnFailure
 from holdfast.client.said import Done, id_of, json_payload
 from holdfast.client.schedules import Missed, Schedule
 from holdfast.client.status import GroupStatus, RequestStatus, group_of, status_of
-from holdfast.connection.async_server import AsyncServer
+from holdfast.connection.async_server import AsyncServer, repeat
 from holdfast.connection.protocol import Packer
-from holdfast.connection.repeating import repeat_async
 from holdfast.engine.call import Call
 from holdfast.engine.walks import Flow
 from holdfast.errors import HoldfastError
@@ -80,7 +79,7 @@ class AsyncQueue:
         self.server = url if isinstance(url, AsyncServer) else AsyncServer(url)
         self._packer = Packer(name)
         self._packers = [self._packer]
-        self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
+        self._ask = Asker(self.server.session.next_token, defaults, requeue)
         self.defaults = defaults
         self.requeue = requeue
         self.clock = clock
@@ -92,7 +91,7 @@ class AsyncQueue:
     @property
     def holder(self) -> str:
         """Who leases through this queue: the first half of every token."""
-        return self.server.incarnation.holder
+        return self.server.session.holder
 
     def _home(self, request: str) -> AsyncQueue:  # noqa: ARG002  # A queue is home to all of them.
         return self
@@ -535,7 +534,7 @@ class AsyncQueue:
     @asynccontextmanager
     async def keep_tidy(self, *, every: Duration = 30) -> AsyncIterator[None]:
         """Tidy every so many seconds as long as the block lasts, whatever goes wrong meanwhile."""
-        async with repeat_async(self._ask.every(every), self.tidy, f"{self!r}: could not tidy"):
+        async with repeat(self._ask.every(every), self.tidy, f"tidy {self.name}"):
             yield
 
     async def repair(self) -> list[Problem]:

@@ -49,7 +49,7 @@ class AsyncShard(AsyncQueue):
             sharding.names[number], server, defaults=defaults, requeue=requeue, clock=clock
         )
         self._ask = Asker(
-            server.incarnation.next_token, defaults, requeue, partial(sharding.namer_in, number)
+            server.session.next_token, defaults, requeue, partial(sharding.namer_in, number)
         )
 
     @property
@@ -107,7 +107,7 @@ class AsyncShardedQueue(AsyncQueue):
             AsyncShard(sharding, number, server, **said) for number in range(shards)
         )
         self._packers = [shard._packer for shard in self.shards]
-        self._asks = ShardedAsker(server.incarnation.next_token, sharding, defaults, requeue)
+        self._asks = ShardedAsker(server.session.next_token, sharding, defaults, requeue)
         self._ask = self._asks
 
     @property

@@ -22,8 +22,7 @@ from holdfast.client.sync.readers import Reader
 from holdfast.client.sync.requests import Request
 from holdfast.client.sync.writes import Write
 from holdfast.connection.protocol import Packer
-from holdfast.connection.repeating import repeat
-from holdfast.connection.server import Server
+from holdfast.connection.server import Server, repeat
 from holdfast.engine.call import Call
 from holdfast.engine.walks import Flow
 from holdfast.errors import HoldfastError
@@ -81,7 +80,7 @@ class Queue(Sized):
         self.server = url if isinstance(url, Server) else Server(url)
         self._packer = Packer(name)
         self._packers = [self._packer]
-        self._ask = Asker(self.server.incarnation.next_token, defaults, requeue)
+        self._ask = Asker(self.server.session.next_token, defaults, requeue)
         self.defaults = defaults
         self.requeue = requeue
         self.clock = clock
@@ -93,7 +92,7 @@ class Queue(Sized):
     @property
     def holder(self) -> str:
         """Who leases through this queue: the first half of every token."""
-        return self.server.incarnation.holder
+        return self.server.session.holder
 
     def _home(self, request: str) -> Queue:  # noqa: ARG002  # A queue is home to all of them.
         return self
@@ -534,7 +533,7 @@ class Queue(Sized):
     @contextmanager
     def keep_tidy(self, *, every: Duration = 30) -> Iterator[None]:
         """Tidy every so many seconds as long as the block lasts, whatever goes wrong meanwhile."""
-        with repeat(self._ask.every(every), self.tidy, f"{self!r}: could not tidy"):
+        with repeat(self._ask.every(every), self.tidy, f"tidy {self.name}"):
             yield
 
     def repair(self) -> list[Problem]:

@@ -48,7 +48,7 @@ class Shard(Queue):
             sharding.names[number], server, defaults=defaults, requeue=requeue, clock=clock
         )
         self._ask = Asker(
-            server.incarnation.next_token, defaults, requeue, partial(sharding.namer_in, number)
+            server.session.next_token, defaults, requeue, partial(sharding.namer_in, number)
         )
 
     @property
@@ -104,7 +104,7 @@ class ShardedQueue(Queue):
         super().__init__(name, server, **said)
         self.shards = tuple(Shard(sharding, number, server, **said) for number in range(shards))
         self._packers = [shard._packer for shard in self.shards]
-        self._asks = ShardedAsker(server.incarnation.next_token, sharding, defaults, requeue)
+        self._asks = ShardedAsker(server.session.next_token, sharding, defaults, requeue)
         self._ask = self._asks
 
     @property
