@@ -322,17 +322,14 @@ class Asker:
 
     def set_result(self, id: str, result: object) -> Call[None]:
         utf8_name("id", id)
-        call = calls.set_result(id, codec.encode_result(result))
-        read = call.read
 
-        def read_stored(reply: Any) -> None:
-            stored = read(reply)
+        def check(stored: str) -> None:
             if stored == "0":
                 raise not_found(id)
             if stored == "n":
                 raise WrongState(f"{id}: the job keeps no result: add it with result_for")
 
-        return Call(call.script, call.args, read_stored)
+        return calls.set_result(id, codec.encode_result(result)).then(check)
 
     def show(self, id: str) -> Call[Shown | None]:
         utf8_name("id", id)
@@ -348,16 +345,12 @@ class Asker:
         return explain(shown, workers)
 
     def outcome(self, id: str) -> Call[Outcome | None]:
-        call = self.show(id)
-        read = call.read
-
-        def read_outcome(reply: Any) -> Outcome | None:
-            shown = read(reply)
+        def read(shown: Shown | None) -> Outcome | None:
             if shown is None:
                 raise not_found(id)
             return outcome_of(shown)
 
-        return Call(call.script, call.args, read_outcome)
+        return self.show(id).then(read)
 
     def counts(self) -> Flow[Counts]:
         return walks.one(calls.counts())

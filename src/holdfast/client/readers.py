@@ -34,14 +34,11 @@ class ReaderAsker:
         return self._epoch
 
     def open(self) -> Call[Opened]:
-        call = claim_calls.open_reader(self.name)
-
-        def read(reply: Any) -> Opened:
-            opened = call.read(reply)
+        def read(opened: Opened) -> Opened:
             self._epoch = opened.epoch
             return opened
 
-        return Call(call.script, call.args, read)
+        return claim_calls.open_reader(self.name).then(read)
 
     def claim(self, n: int, count: int, claim_for: Duration) -> Flow[Claim]:
         epoch = self.epoch
@@ -67,10 +64,8 @@ class ReaderAsker:
         return Claim(n, tuple(found.sizes))
 
     def look(self, n: int) -> Call[Claim]:
-        call = write_calls.ledger(f"reader {self.name}", f"claim {_number('n', n)} {self.name}")
-
-        def read(reply: Any) -> Claim:
-            reader, claim = call.read(reply)
+        def read(records: list[Any]) -> Claim:
+            reader, claim = records
             if claim and claim.get("over"):
                 raise lost(self.name, n, str(claim["over"]))
             if claim and claim.get("sealed"):
@@ -79,7 +74,9 @@ class ReaderAsker:
                 raise settled(self.name, n)
             raise WrongState(f"{self.name}: there is no claim {n} yet")
 
-        return Call(call.script, call.args, read)
+        return write_calls.ledger(
+            f"reader {self.name}", f"claim {_number('n', n)} {self.name}"
+        ).then(read)
 
     def read(self, n: int, chunk: int) -> Call[list[Lease]]:
         return claim_calls.read_claim(

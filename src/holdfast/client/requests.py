@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -119,7 +119,7 @@ class RequestAsker:
                 self._count(first, 1)
             return Receipt(f"{self.id}/{place}", place >= sent.before)
 
-        return _then(self._send(first, said, [payload]), receipt)
+        return self._send(first, said, [payload]).then(receipt)
 
     def add_many(self, pieces: Iterable[object], options: Mapping[str, Any]) -> Flow[int]:
         arguments.several("parts", pieces)
@@ -189,12 +189,9 @@ class RequestAsker:
                 raise _closed(self.id, sent.letter)
             return sent
 
-        return _then(
-            request_calls.add_parts(
-                self.id, first, payloads, priority=priority, due=due, options=packed
-            ),
-            check,
-        )
+        return request_calls.add_parts(
+            self.id, first, payloads, priority=priority, due=due, options=packed
+        ).then(check)
 
     # ---------------------------------------------------------------- manage
 
@@ -228,7 +225,7 @@ class RequestAsker:
             if letter != "1" and not (letter == "e" and what == "seal"):
                 raise _closed(self.id, letter)
 
-        return _then(call, check)
+        return call.then(check)
 
     # ----------------------------------------------------------------- watch
 
@@ -245,7 +242,7 @@ class RequestAsker:
                 raise _not_found(self.id)
             return found[0]
 
-        return _then(request_calls.requests(self.id), read)
+        return request_calls.requests(self.id).then(read)
 
     def parts(self, first: int, count: int) -> Call[list[Part]]:
         arguments.whole("first", first, 0, 2**53 - 1)
@@ -255,7 +252,7 @@ class RequestAsker:
                 raise _not_found(self.id)
             return [part_of(self.id, first + i, *part) for i, part in enumerate(found.parts)]
 
-        return _then(request_calls.parts(self.id, first, count), read)
+        return request_calls.parts(self.id, first, count).then(read)
 
 
 def request_name(id: object) -> str:
@@ -313,7 +310,7 @@ def set_group_limit(group: str, limit: int | None) -> Call[None]:
         if answer[0] != "1":
             raise GroupNotFound(f"{group}: no group has jobs under this name")
 
-    return _then(call, check)
+    return call.then(check)
 
 
 def limit_words(limit: int | None) -> bytes:
@@ -356,8 +353,3 @@ def _not_found(id: str) -> RequestNotFound:
     return RequestNotFound(
         f"{id}: no request has this id: it was never opened, or it ended and is forgotten"
     )
-
-
-def _then(call: Call[Any], read: Callable[[Any], Any]) -> Call[Any]:
-    first = call.read
-    return Call(call.script, call.args, lambda reply: read(first(reply)), ids=call.ids)

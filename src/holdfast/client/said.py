@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec import UNSET
@@ -79,16 +80,14 @@ def not_found(id: str) -> JobNotFound:
 
 def only(call: Call[list[T]]) -> Call[T]:
     """Return the answer to a call about one job."""
-    read = call.read
-    return Call(call.script, call.args, lambda reply: read(reply)[0], ids=call.ids)
+    return call.then(itemgetter(0))
 
 
 def or_lost(lease: Lease, call: Call[list[T]]) -> Call[T]:
     """Raise where the many-form of a call would answer False."""
-    read = call.read
 
-    def read_one(reply: Any) -> T:
-        answer = read(reply)[0]
+    def read_one(answers: list[T]) -> T:
+        answer = answers[0]
         if not answer:
             raise LeaseLost(
                 f"{lease.id}: the lease is over, the job was taken back or has ended. "
@@ -96,4 +95,4 @@ def or_lost(lease: Lease, call: Call[list[T]]) -> Call[T]:
             )
         return answer
 
-    return Call(call.script, call.args, read_one)
+    return call.then(read_one)

@@ -138,13 +138,12 @@ class WriteAsker:
 
 def last_batch(writer: str) -> Call[int | None]:
     """Look up the last batch that a writer has committed."""
-    call = write_calls.ledger(f"writer {checked_name('writer', writer)}")
 
-    def read(reply: Any) -> int | None:
-        [record] = call.read(reply)
+    def read(records: list[Any]) -> int | None:
+        [record] = records
         return int(record["batch"]) if record else None
 
-    return Call(call.script, call.args, read)
+    return write_calls.ledger(f"writer {checked_name('writer', writer)}").then(read)
 
 
 def checked_name(kind: str, name: object) -> str:

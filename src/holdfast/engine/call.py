@@ -11,6 +11,7 @@ import msgspec
 from holdfast.engine.scripts import Script
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class Call(Generic[T]):
@@ -40,6 +41,11 @@ class Call(Generic[T]):
         """What to call when the answer came but nobody is there any more to take it."""
         self.ids = ids
         """The ids that a refusal may point at."""
+
+    def then(self, read: Callable[[T], A]) -> Call[A]:
+        """Return this call with another answer: what `read` makes of the first one, or raises."""
+        first = self.read
+        return Call(self.script, self.args, lambda reply: read(first(reply)), ids=self.ids)
 
 
 class Entry(msgspec.Struct, frozen=True):
