@@ -21,7 +21,7 @@ from engine_support import own_server
 from faults.shells import SHELLS, Shell, open_queue
 from holdfast import AsyncQueue, AsyncServer, Queue, Server, ServerUnavailable
 from holdfast.connection import protocol
-from holdfast.connection.settings import LEAST_SECONDS
+from holdfast.connection.session import LEAST_SECONDS
 from support import DEADLINE, TestServer, wait_until
 
 BRIEFLY = 0.3

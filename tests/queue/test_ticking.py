@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from conftest import Clock
 from holdfast import AsyncQueue, InvalidArgument, NewJob, Queue, QueueFull, Schedule, Server
-from holdfast.client.cron import every
-from holdfast.client.schedules import AHEAD_MS, LATE_MS, Missed, make, plan, tick_id
+from holdfast.client.schedules import AHEAD_MS, LATE_MS, Missed, every, make, plan, tick_id
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.engine import calls
 from support import TestServer

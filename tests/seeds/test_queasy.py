@@ -38,7 +38,7 @@ from holdfast import (
 from holdfast.engine.keys import queue_keys
 from holdfast.testing import run_until_empty
 from holdfast.worker import concurrency
-from holdfast.worker.cpu_load import Load
+from holdfast.worker.concurrency import Load
 from seeds.crowd import race, running
 from seeds.looks import held_for, outcome_of, shown, sleepers
 from seeds.staff import Heard, Held, Hire, wait_until_gone

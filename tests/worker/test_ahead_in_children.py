@@ -18,7 +18,7 @@ import pytest
 from holdfast import Fail, Queue, RunningJob, Worker
 from holdfast.job import Lease
 from holdfast.worker.executors.processes import child as child_module
-from holdfast.worker.executors.processes import child_process, frames, tickets
+from holdfast.worker.executors.processes import child_process, frames, shared_memory
 from holdfast.worker.executors.processes.child import Place
 from holdfast.worker.executors.processes.shared_memory import Board
 from holdfast.worker.handlers import Handlers
@@ -285,7 +285,7 @@ def test_a_child_that_never_lives_costs_a_lapse(
 
 def test_a_child_begins_nothing_whose_lease_is_over() -> None:
     ours, theirs = socket.socketpair()
-    put, take = tickets.pair()
+    put, take = shared_memory.pair()
     ran: list[RunningJob] = []
     handlers = Handlers("process")
     handlers.add(ran.append, None, None)
@@ -322,14 +322,14 @@ def test_who_is_given_many_hears_that_it_should_leave(live_queue: Queue, tmp_pat
 
 
 def test_a_ticket_is_taken_by_one_side() -> None:
-    put, take = tickets.pair()
-    ours = tickets.Tickets(put, take.dup())
+    put, take = shared_memory.pair()
+    ours = shared_memory.Tickets(put, take.dup())
     taken: list[int] = []
 
     def be_child() -> None:
         try:
             while True:
-                taken.append(tickets.take(take))
+                taken.append(shared_memory.take(take))
         except EOFError:
             pass
 
@@ -350,14 +350,14 @@ def test_a_ticket_is_taken_by_one_side() -> None:
 
 
 def test_nothing_is_taken_back_where_nothing_is_left() -> None:
-    put, take = tickets.pair()
-    ours = tickets.Tickets(put, take.dup())
+    put, take = shared_memory.pair()
+    ours = shared_memory.Tickets(put, take.dup())
     assert ours.take_back(5) == 0
     ours.give([1, 2, 3])
-    assert tickets.take(take) == 1
+    assert shared_memory.take(take) == 1
     assert ours.take_back(5) == 2
     ours.close()
     with pytest.raises(EOFError):
-        tickets.take(take)
+        shared_memory.take(take)
     assert ours.take_back(5) == 0
     take.close()

@@ -18,8 +18,7 @@ import pytest
 
 from holdfast import Auto, Queue, RunningJob, Worker
 from holdfast.worker import concurrency
-from holdfast.worker.concurrency import Tuner, bounds_of, next_count
-from holdfast.worker.cpu_load import Gauge, Load, processors
+from holdfast.worker.concurrency import Gauge, Load, Tuner, bounds_of, next_count, processors
 from holdfast.worker.executors.thread_pool import Crew
 from holdfast.worker.job import Run
 from support import DEADLINE, TestServer, wait_until
@@ -236,8 +235,8 @@ def test_handlers_that_wait_go_up_on_a_busy_machine_for_real(
     text = f"""
     import time
     from holdfast import Auto, Queue, Worker
-    from holdfast.worker import presence
-    presence.REGISTER_SECONDS = 0.5
+    from holdfast.worker import queues
+    queues.REGISTER_SECONDS = 0.5
     worker = Worker(Queue({queue_name!r}, {test_server.queue_url!r}), concurrency=Auto(1, {most}))
     worker.handler(lambda job: time.sleep(2))
     worker.run()

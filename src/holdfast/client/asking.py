@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast import arguments, codec, failures
 from holdfast.client import schedules
-from holdfast.client.cron import Rhythm
 from holdfast.client.explain import explain, needs_workers, of_a_request, outcome_of
 from holdfast.client.readers import ReaderAsker
 from holdfast.client.requests import OnFailure, RequestAsker, set_group_limit, walk
@@ -27,7 +26,7 @@ from holdfast.client.said import (
     or_lost,
     settles_of_done,
 )
-from holdfast.client.schedules import Missed, Schedule, Ticked
+from holdfast.client.schedules import Missed, Rhythm, Schedule, Ticked
 from holdfast.client.writes import WriteAsker, last_batch
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.engine import calls, request_calls, walks

@@ -24,8 +24,7 @@ from holdfast.connection import credentials as logins
 from holdfast.connection import protocol
 from holdfast.connection.address import Address, Node, parse
 from holdfast.connection.credentials import Credentials
-from holdfast.connection.session import Caller, Session
-from holdfast.connection.settings import LEAST_SECONDS, Settings
+from holdfast.connection.session import LEAST_SECONDS, Caller, Session, Settings
 from holdfast.connection.sockets import CONNECT_SECONDS, REPLY_SECONDS
 from holdfast.connection.topology import FIND_SECONDS, Finding, RoutedTries, topology_of
 from holdfast.engine.call import Call

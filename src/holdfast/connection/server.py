@@ -14,7 +14,7 @@ from holdfast.connection import credentials as logins
 from holdfast.connection import protocol
 from holdfast.connection.address import Address, Node
 from holdfast.connection.conversation import Conversations, Steps, Subscription, warn_once
-from holdfast.connection.settings import PATIENCE_SECONDS
+from holdfast.connection.session import PATIENCE_SECONDS
 from holdfast.connection.sockets import Link
 from holdfast.engine.call import Call
 from holdfast.errors import ServerUnavailable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine import calls
 from holdfast.engine.scripts import MAX_JOBS
-from holdfast.worker.settling import settle_of
+from holdfast.worker.outcomes import settle_of
 
 if TYPE_CHECKING:
     from holdfast.client.sync.queue import Queue

@@ -26,21 +26,18 @@ from holdfast.connection.protocol import is_away, note_away, note_back
 from holdfast.engine import calls
 from holdfast.errors import HoldfastError, JobCancelled, QueueFull, ServerUnavailable
 from holdfast.job import Extended, NewJob
-from holdfast.worker import settling
+from holdfast.worker import outcomes
 from holdfast.worker.beginning import Beginning
 from holdfast.worker.flights import Flight, Flights
 from holdfast.worker.job import Run, RunningJob, places_of
 from holdfast.worker.leases import Held
-from holdfast.worker.outcomes import GIVEN_BACK, Answer, spends
-from holdfast.worker.presence import Presence
-from holdfast.worker.queues import called
+from holdfast.worker.outcomes import GIVEN_BACK, MOST_BYTES, Answer, answer_of, settle_of, spends
+from holdfast.worker.queues import Presence, called
 from holdfast.worker.refused import GIVEN_BACK_SECONDS, Refused
 from holdfast.worker.reporting import job_log, report
 from holdfast.worker.schedules import Ticker
-from holdfast.worker.settling import MOST_BYTES, answer_of, settle_of
 from holdfast.worker.slots import LEND_SECONDS
-from holdfast.worker.waiter import Waiter
-from holdfast.worker.wakeup import Ear
+from holdfast.worker.wakeup import Ear, Waiter
 
 if TYPE_CHECKING:
     from holdfast.client.sync.queue import Queue
@@ -250,7 +247,7 @@ class Control:
             self._answers = True
             self._share.hunger()
         self._ask_for_room()
-        completed = settling.completed(self._held.unsettled)
+        completed = outcomes.completed(self._held.unsettled)
         others = len(completed) < len(self._held.unsettled)
         if others or self._leave_at is not None or not self._is_worth_another():
             self._land()
@@ -433,7 +430,7 @@ class Control:
         """
         refused: HoldfastError | None = None
         to_the_back = self.queue._ask.to_the_back
-        for settlement in settling.others(tuple(self._held.unsettled), to_the_back=to_the_back):
+        for settlement in outcomes.others(tuple(self._held.unsettled), to_the_back=to_the_back):
             try:
                 with self._held.telling(settlement.jobs):
                     counted = self.queue._run(settlement.call)
@@ -444,13 +441,13 @@ class Control:
             except QueueFull as error:
                 self._set_aside(settlement.jobs, error)
             except HoldfastError as error:
-                if not settling.turn_down(settlement, error):
+                if not outcomes.turn_down(settlement, error):
                     refused = error
         return refused
 
     def _set_aside(self, jobs: Iterable[RunningJob], error: QueueFull | None = None) -> None:
         """Have jobs wait that a full server refuses to complete; the others are settled alone."""
-        waiting = [job for job in jobs if settling.needs_room(job)]
+        waiting = [job for job in jobs if outcomes.needs_room(job)]
         for job in waiting:
             del self._held.unsettled[job]
         too_many = self._refused.add(waiting)
@@ -466,7 +463,7 @@ class Control:
             return
         self._set_aside(tuple(self._held.unsettled))
         while self._refused and time.monotonic() >= self._refused.ask_at:
-            settlement = settling.completing(self._refused.next())
+            settlement = outcomes.completing(self._refused.next())
             try:
                 counted = self.queue._run(settlement.call)
             except QueueFull as error:
@@ -474,7 +471,7 @@ class Control:
             except ServerUnavailable:
                 raise
             except HoldfastError as error:
-                if not settling.turn_down(settlement, error):
+                if not outcomes.turn_down(settlement, error):
                     raise
                 self._refused.drop(settlement.jobs)
                 for job in settlement.jobs:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.worker.executors.base import Executor
-from holdfast.worker.handlers import Handler, Handlers
+from holdfast.worker.handlers import Handler, Handlers, Unknown
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
 from holdfast.worker.slots import Places
-from holdfast.worker.unknown import Unknown
 
 
 @dataclass

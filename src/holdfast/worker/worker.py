@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from holdfast import arguments
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.failures import Handling
-from holdfast.worker.concurrency import Auto, Tuner, bounds_of
-from holdfast.worker.cpu_load import processors
-from holdfast.worker.describing import described
+from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
 from holdfast.worker.executors.base import Loop, Threads
 from holdfast.worker.executors.processes.child_process import Limits
 from holdfast.worker.executors.processes.executor import Processes
@@ -26,7 +24,7 @@ from holdfast.worker.hooks import Hooks, hear_of_beginnings
 from holdfast.worker.loop import Control
 from holdfast.worker.pace import Pace
 from holdfast.worker.queues import called, greet, own, weighted
-from holdfast.worker.reporting import lines_about
+from holdfast.worker.reporting import described, lines_about
 from holdfast.worker.shared import Shared
 from holdfast.worker.signals import Asked, heeded
 from holdfast.worker.slots import Places

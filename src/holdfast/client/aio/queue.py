@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
 
-from holdfast.client import cron
+from holdfast.client import schedules
 from holdfast.client.aio.handlers import AsyncDeclare, AsyncQueueHandler
 from holdfast.client.aio.readers import AsyncReader
 from holdfast.client.aio.requests import AsyncRequest
@@ -427,7 +427,7 @@ class AsyncQueue:
         The workers of this queue add the jobs, or whoever calls `tick`. However many do, each
         tick makes one job, `<name>@<time>`.
         """
-        found = cron.every(interval)
+        found = schedules.every(interval)
         return self._ask.schedule(self.schedules, found, data, name, missed, options)
 
     def cron(
@@ -447,7 +447,7 @@ class AsyncQueue:
         forward or back there, a time that is left out comes right after, and one that comes twice
         counts once.
         """
-        found = cron.cron(expression, tz)
+        found = schedules.cron(expression, tz)
         return self._ask.schedule(self.schedules, found, data, name, missed, options)
 
     async def tick(self) -> list[Receipt]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
 
-from holdfast.client import cron
+from holdfast.client import schedules
 from holdfast.client.asking import Asker, Requeue
 from holdfast.client.requests import OnFailure
 from holdfast.client.said import Done, id_of, json_payload
@@ -426,7 +426,7 @@ class Queue(Sized):
         The workers of this queue add the jobs, or whoever calls `tick`. However many do, each
         tick makes one job, `<name>@<time>`.
         """
-        found = cron.every(interval)
+        found = schedules.every(interval)
         return self._ask.schedule(self.schedules, found, data, name, missed, options)
 
     def cron(
@@ -446,7 +446,7 @@ class Queue(Sized):
         forward or back there, a time that is left out comes right after, and one that comes twice
         counts once.
         """
-        found = cron.cron(expression, tz)
+        found = schedules.cron(expression, tz)
         return self._ask.schedule(self.schedules, found, data, name, missed, options)
 
     def tick(self) -> list[Receipt]:

@@ -27,7 +27,7 @@ from holdfast.client.sharding import Sharding
 from holdfast.engine.call import Entry
 from holdfast.errors import HoldfastError, JobCancelled, LeaseLost, ServerUnavailable
 from holdfast.job import Duration, Lease, NewJob
-from holdfast.worker.executors.processes import frames, tickets
+from holdfast.worker.executors.processes import frames, shared_memory
 from holdfast.worker.executors.processes.shared_memory import Board
 from holdfast.worker.handlers import Handler, Handlers
 from holdfast.worker.hooks import Hooks
@@ -64,7 +64,7 @@ class Place:
 
     def next(self) -> frames.Jobs:
         """Wait for the next run; EOFError when the worker is gone."""
-        number = tickets.take(self._tickets)
+        number = shared_memory.take(self._tickets)
         while True:
             given = self._given.popleft() if self._given else self.line.read()
             # Others were taken back, or were answers that nobody waits for any more.

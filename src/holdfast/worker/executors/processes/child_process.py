@@ -21,13 +21,12 @@ import msgspec
 from holdfast.errors import HoldfastError, JobCancelled, ServerUnavailable
 from holdfast.worker.executors.processes import frames, trees
 from holdfast.worker.executors.processes.fork_server import Nursery
-from holdfast.worker.executors.processes.shared_memory import Board
-from holdfast.worker.executors.processes.tickets import NUMBERS
+from holdfast.worker.executors.processes.shared_memory import NUMBERS, Board
 from holdfast.worker.job import Run, RunningJob, end, start, time_allowed
 from holdfast.worker.outcomes import Answer, RaisedElsewhere, ended, lapsed, timed_out
 from holdfast.worker.pace import Pace
 from holdfast.worker.queues import shard_of
-from holdfast.worker.waiter import Waiter
+from holdfast.worker.wakeup import Waiter
 
 log = logging.getLogger("holdfast")
 

@@ -29,7 +29,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from holdfast.worker.executors.processes import tickets, trees
+from holdfast.worker.executors.processes import shared_memory, trees
 from holdfast.worker.executors.processes.guard import (
     END_SECONDS,
     Guard,
@@ -38,7 +38,7 @@ from holdfast.worker.executors.processes.guard import (
     readable,
     reap,
 )
-from holdfast.worker.executors.processes.tickets import Tickets
+from holdfast.worker.executors.processes.shared_memory import Tickets
 
 log = logging.getLogger("holdfast")
 
@@ -242,7 +242,7 @@ class _Home:
         try:
             with ExitStack() as opened:
                 ours, theirs = map(opened.enter_context, socket.socketpair())
-                put, take = map(opened.enter_context, tickets.pair())
+                put, take = map(opened.enter_context, shared_memory.pair())
                 pid = self._fork(slot, theirs, take, unneeded=(ours, put))
                 self._children.add(pid)
                 # Before the worker hears of it: a job may stop us, and with a copy of this in our
