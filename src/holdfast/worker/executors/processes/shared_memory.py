@@ -67,9 +67,10 @@ def _mark(run: int) -> int:
 
 
 # ----------------------------------------------------------------------------------- tickets
-# A worker gives a child several short runs at a time, so that neither waits for the other. The child
-# takes a ticket before it begins a run. The worker takes back the tickets that are left when one run
-# takes longer than expected, or when the child has died. One reader of the socket gets each ticket.
+# A worker gives a child several short runs at a time, so that neither waits for the other. The
+# child takes a ticket before it begins a run. The worker takes back the tickets that are left when
+# one run takes longer than expected, or when the child has died. One reader of the socket gets each
+# ticket.
 
 
 _NUMBER: Final = struct.Struct("<I")
