@@ -20,10 +20,10 @@ from holdfast.engine.scripts import MAX_JOBS
 from holdfast.engine.walks import payload_size
 from holdfast.errors import HoldfastError, InvalidArgument, WrongState
 from holdfast.failures import DEFAULT_HANDLING, Handling, retry_ms
-from holdfast.worker.job import RunningJob
 
 if TYPE_CHECKING:
     from holdfast.job import Duration, Facts, Instant
+    from holdfast.worker.job import RunningJob
 
 E = TypeVar("E", bound=BaseException)
 
