@@ -23,8 +23,8 @@ from holdfast.worker.handlers import ExecutorKind, Handlers
 from holdfast.worker.hooks import Hooks, hear_of_beginnings
 from holdfast.worker.loop import Control
 from holdfast.worker.pace import Pace
-from holdfast.worker.queues import called, greet, own, weighted
-from holdfast.worker.reporting import described, lines_about
+from holdfast.worker.queues import called, described, greet, own, weighted
+from holdfast.worker.reporting import lines_about
 from holdfast.worker.shared import Shared
 from holdfast.worker.signals import Asked, heeded
 from holdfast.worker.slots import Places
