@@ -40,6 +40,7 @@ from holdfast.connection import protocol
 from holdfast.connection.address import Address
 from holdfast.connection.protocol import check_health
 from holdfast.connection.server import Sent
+from holdfast.connection.sockets import Link
 from holdfast.engine import calls
 from holdfast.engine.call import Call
 from holdfast.server.health import read_health
@@ -288,6 +289,25 @@ def test_an_answer_that_is_lost_while_nobody_reads_it_is_asked_for_again(
     kill_connections(client)
     assert [lease.id for lease in sent.result().leases] == ["a"]
     assert queue.counts().leased == 1
+
+
+def test_a_call_that_is_cut_while_it_is_sent_is_sent_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.add(b"x")
+    real, cut = Link.send, [True]
+
+    def send(self: Link, packed: bytes) -> None:
+        if cut:
+            cut.clear()
+            raise ConnectionResetError("it is cut")
+        real(self, packed)
+
+    monkeypatch.setattr(Link, "send", send)
+    sent = sent_by(queue, calls.counts())
+    assert select.select([sent], [], [], DEADLINE)[0], "no answer came"
+    assert sent.result().ready == 1
+    assert not cut
 
 
 def test_an_answer_that_nobody_wants_is_not_taken_for_that_of_the_next_call(queue: Queue) -> None:

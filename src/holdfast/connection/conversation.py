@@ -214,8 +214,8 @@ class Conversations(Generic[L]):
                     if first:
                         before, reply = yield link.ask_both, first, packed, wait, ahead
                     elif watched:
-                        watched = False
                         yield link.send, packed
+                        watched = False
                         yield link
                         before, reply = None, (yield (link.read,))
                     else:
