@@ -271,6 +271,7 @@ def sent_by(queue: Queue, call: Call[T]) -> Sent[T]:
 
 
 def test_an_answer_can_be_read_later(queue: Queue) -> None:
+    queue.counts()  # Now the server has the script.
     first, second = sent_by(queue, calls.counts()), sent_by(queue, calls.counts())
     for sent in (first, second):
         assert select.select([sent], [], [], DEADLINE)[0], "no answer came"
@@ -283,6 +284,7 @@ def test_an_answer_can_be_read_later(queue: Queue) -> None:
 def test_an_answer_that_is_lost_while_nobody_reads_it_is_asked_for_again(
     queue: Queue, client: redis.Redis
 ) -> None:
+    assert queue.lease(30) is None  # Now the server has the script.
     queue.add(b"x", id="a")
     sent = sent_by(queue, calls.lease("holder.1", 30_000, 1))
     wait_until(lambda: queue.counts().leased == 1, "it to be leased")
