@@ -51,8 +51,8 @@ def test_a_request_from_submit_to_report(
     picture = root.parent / "timeline.png"
     assert hf("pipeline", "report", name, picture) == f"{picture}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert hf("pipeline", "revive", name, "daily") == "0 run again\n"
-    assert "is over already" in hf.error("pipeline", "cancel", name, "daily", "--yes")
+    assert hf("pipeline", "revive", name, "daily") == "0 revived\n"
+    assert "has already ended" in hf.error("pipeline", "cancel", name, "daily", "--yes")
 
 
 def test_a_worker_tells_what_goes_wrong(
