@@ -204,8 +204,8 @@ def _print_problems(found: list[Problem], none: str, *, as_json: bool) -> None:
     "--idle-for",
     type=duration,
     metavar="DURATION",
-    help="Only if it is empty, not paused, and unused for this long. Without QUEUE, remove all such "
-    "queues.",
+    help="Only if it is empty, not paused, and unused for this long. "
+    "Without QUEUE, remove all such queues.",
 )
 @yes_option
 def delete(queue: str | None, url: str | None, idle_for: float | None, yes: bool) -> None:
