@@ -56,7 +56,7 @@ def _concurrency(value: str) -> int | str:
 )
 @click.option("--recycle-after", type=int, help="Replace a process after this many jobs.")
 @click.option(
-    "--max-megabytes", type=int, help="Private memory of a process and all that it started."
+    "--max-megabytes", type=int, help="Limit on the memory of a process and all that it started."
 )
 @click.option(
     "--strict",

@@ -65,9 +65,8 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _claims(self) -> Claiming:
         if self._claiming is None:
-            with suppress(
-                ValueError
-            ):  # Only the main thread may set a handler. Spark calls from it.
+            # Only the main thread may set a handler; Spark calls from it.
+            with suppress(ValueError):
                 signal.signal(signal.SIGTERM, self._end)
             self._claiming = Claiming(self._options)
         return self._claiming
