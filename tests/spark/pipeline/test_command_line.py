@@ -118,7 +118,7 @@ def test_a_request_is_cancelled(hf: Commands, pipeline: Pipeline, root: Path) ->
         (["nobody", "in/*.csv", "out"], 2, "unknown transform 'nobody'"),
         (["same", "../in/*.csv", "out"], 2, "must not go up"),
         (["same", "in/*.csv", "out", "--param", "least"], 2, "should look like name=value"),
-        (["same", "in/*.csv", "out", "--transforms", "nowhere"], 2, "module 'nowhere' was not found"),
+        (["same", "in/*.csv", "out", "--transforms", "nowhere"], 2, "'nowhere' was not found"),
         (["same", "in/*.csv", "out", "--mode", "replace"], 2, "'replace' is not one of"),
         (["same", "out"], 2, "Missing argument 'INPUT...'"),
     ],
