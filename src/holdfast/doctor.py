@@ -100,7 +100,7 @@ def _look(server: Server, link: Link, packer: Packer, *, named: bool) -> Diagnos
         found.append(_chosen_by_default())
     match server.address.kind:
         case "cluster" if named:
-            found.append(Finding("ok", f"the queue is on the node {link.address} of the cluster"))
+            found.append(Finding("ok", f"the cluster node of the queue is {link.address}"))
         case "cluster":
             tiers, others = _look_at_others(server, link, found)
             tier, found = worst([tier, *tiers]), [*found, *others]

@@ -94,7 +94,9 @@ class Embedded:
                 _locked("start.lock", deadline, home) as alone,
             ):
                 if not alone:
-                    raise self._unavailable("takes too long to be started by another process")
+                    raise self._unavailable(
+                        "is being started by another process, which takes too long"
+                    )
                 places.mark(self.directory, home)
                 self._join(home, deadline)
                 self.socket = places.socket_path(self.directory, home)
