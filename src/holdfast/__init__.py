@@ -150,7 +150,7 @@ __all__ = [
     "WrongState",
 ]
 
-# Asyncio and what runs handlers take longer to import than all the rest: only for who uses them.
+# Asyncio and the worker take longer to import than the rest, so they are imported on first use.
 _LATER = {
     "AsyncQueue": "holdfast.client.aio.queue",
     "AsyncQueueHandler": "holdfast.client.aio.handlers",
@@ -176,7 +176,7 @@ _LATER = {
 }
 
 
-guard_the_log()  # Before any module logs: its lines hold text from outside.
+guard_the_log()  # Before any module logs, as log lines contain text from outside.
 
 
 def __getattr__(name: str) -> object:

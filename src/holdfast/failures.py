@@ -1,7 +1,7 @@
-"""Exceptions as values: what is kept of one, and when it asks to be tried again. No I/O.
+"""Turn exceptions into values that are stored, and compute the time of the next try. No I/O.
 
-An exception is somebody else's code: reading an attribute, or its text, may raise or lie. Nothing
-here raises, and nothing that is kept is ever turned into a class or an exception again.
+An exception may run foreign code: reading an attribute or its text may raise or lie. Nothing here
+raises, and no stored value is ever turned into a class or an exception again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _to_json = msgspec.json.Encoder().encode
 
 
 def packed(error: object, reason: bytes, without: Collection[str] = ()) -> bytes:
-    """Return an exception's type, message and attributes as JSON; b"" for what is none.
+    """Return an exception's type, message and attributes as JSON; b"" if `error` is a text.
 
-    Attributes are those of the instance. Kept is what has a JSON form and fits; private ones
-    (`_name`), and those in `without`, are left out. NaN and infinities are kept as text. `reason`
-    is the text that is kept beside it: a client that knows only that replaces it alone, and then
-    this is out of date.
+    Attributes of the instance are kept if they have a JSON form and fit; private ones (`_name`),
+    and those in `without`, are left out. NaN and infinities are kept as text. `reason` is the text
+    that is stored beside the JSON. An old client replaces only that text; its checksum, in the
+    JSON, then shows that the JSON is out of date.
     """
     if not isinstance(error, BaseException):
         return b""
@@ -59,10 +59,10 @@ def packed(error: object, reason: bytes, without: Collection[str] = ()) -> bytes
 
 
 def due(error: BaseException) -> bytes:
-    """Return when an exception asks for the next try, as `arguments.due`; b"" where it does not.
+    """Return when an exception asks for the next try, as `arguments.due`; b"" if it does not ask.
 
-    `retry_at` is a datetime with a time zone or seconds since the epoch, `retry_after` are seconds
-    from now. One that is neither is ignored, with a line in the log.
+    `retry_at` is a datetime with a time zone or seconds since the epoch; `retry_after` is seconds
+    from now. Any other value is ignored, with a line in the log.
     """
     for name in ("retry_at", "retry_after"):
         try:
@@ -71,20 +71,20 @@ def due(error: BaseException) -> bytes:
                 continue
             after, at = (None, value) if name == "retry_at" else (value, None)
             return arguments.due(after, at, name)
-        except BaseException as trouble:  # noqa: BLE001  # Somebody else's property.
+        except BaseException as trouble:  # noqa: BLE001  # A property may raise anything.
             log.warning("%s of %s is ignored: %s", name, arguments.type_name(error), _said(trouble))
     return b""
 
 
 def _said(trouble: BaseException) -> str:
-    """Return what an exception says, on one line."""
+    """Return the text of an exception on one line."""
     return ascii(_safely(lambda: str(trouble), "it cannot be read"))[1:-1]
 
 
 def _attributes(error: BaseException) -> Iterator[tuple[object, object]]:
     found = _safely(lambda: list(vars(error).items()), list[tuple[str, Any]]())
     yield from found
-    if issubclass(type(error), OSError):  # Its `__class__` may be any property.
+    if issubclass(type(error), OSError):  # isinstance() would read `__class__`.
         for name in ("errno", "strerror", "filename"):
             value = _safely(lambda: getattr(error, name), None)  # noqa: B023
             if value is not None:
@@ -92,7 +92,7 @@ def _attributes(error: BaseException) -> Iterator[tuple[object, object]]:
 
 
 def _attribute(name: str, value: object) -> bytes:
-    """Return an attribute as JSON; b"" for what is not kept."""
+    """Return an attribute as JSON; b"" if it is not kept."""
     if name.startswith("_") or len(name) > _LONGEST_NAME:
         return b""
     if isinstance(value, str):
@@ -107,7 +107,7 @@ def _attribute(name: str, value: object) -> bytes:
 
 
 def _text(text: str, most: int) -> bytes:
-    """Return a text as JSON of at most so many bytes, cut where it is longer."""
+    """Return a text as JSON, cut to at most `most` bytes."""
     cut = _clean(text[:most])
     while len(raw := _to_json(cut)) > most + 2:
         cut = cut[: len(cut) * most // len(raw)]
@@ -122,7 +122,7 @@ def _clean(text: str) -> str:
 def _safely(read: Callable[[], Any], otherwise: Any) -> Any:
     try:
         return read()
-    except BaseException:  # noqa: BLE001  # Whatever it does, it is not ours to suffer from.
+    except BaseException:  # noqa: BLE001  # Foreign code may raise anything.
         return otherwise
 
 
@@ -134,7 +134,7 @@ class Handling:
     """How often a failure handler may try, and how long it waits in between."""
 
     max_failures: int = 100
-    """-1 is any number of times."""
+    """-1 means any number of times."""
     min_backoff_ms: int = 10_000
     max_backoff_ms: int = 900_000
 
@@ -151,9 +151,9 @@ def retry_ms(
 ) -> int:
     """Return how long a job waits after the run that just failed.
 
-    `min(max_backoff, min_backoff · 2^failures)`, and up to a quarter more so that jobs that failed
-    together do not come back together; at the longest wait up to a fifth less. Where its failure
-    handler failed, that says how long (`handling`).
+    The wait is `min(max_backoff, min_backoff · 2^failures)` and up to a quarter more, so that jobs
+    that failed together do not come back together. At the longest wait, it is up to a fifth less
+    instead. If the failure handler of the job failed, `handling` has the backoff.
     """
     if facts.failed_at is not None:
         return _wait(facts.handlings, handling.min_backoff_ms, handling.max_backoff_ms, spread)

@@ -1,8 +1,8 @@
-"""Names of queues and ids of jobs: which are allowed, and new ones.
+"""Names of queues and ids of jobs: check them, and make new ids.
 
 A new id has 20 characters, time first, so that ids sort by age: 8 characters of time (48 bits of
-milliseconds), 8 random ones drawn once per process, and 4 that count up. A process that made 16
-million ids, or was forked, draws again.
+milliseconds), 8 random characters that are drawn once per process, and 4 that count up. The random
+characters are drawn again after 16 million ids, and after a fork.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _ALPHABET: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuv
 _PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
 _COUNT: Final = len(_PAIRS) ** 2
 _LATER: Final = 2**42
-"""Added to the time, so that an id begins with no dash: a command would take it for an option."""
+"""Added to the time, so that no id begins with a dash: a command would take it for an option."""
 
 
 def utf8_name(kind: str, name: object) -> bytes:
-    """Return a queue name or an id as bytes; refuse what could not be stored exactly."""
+    """Return a queue name or an id as bytes; refuse a name that cannot be stored exactly."""
     if not isinstance(name, str):
         raise InvalidArgument(f"{kind} must be a str, not {type(name).__name__}")
     try:

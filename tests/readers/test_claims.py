@@ -252,7 +252,7 @@ def test_a_claim_that_lapsed_is_never_read_again(
     for ask in (
         lambda: reader.read(0, 1), lambda: reader.look(0), lambda: reader.claim(0, 9),
     ):  # fmt: skip
-        with pytest.raises(LeaseLost, match="etl: claim 0 is no longer there: it lapsed"):
+        with pytest.raises(LeaseLost, match="etl: claim 0 no longer exists: it lapsed"):
             ask()
     assert reader.renew() == 0
     queue.tidy()

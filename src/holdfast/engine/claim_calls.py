@@ -1,4 +1,4 @@
-"""The calls of readers, who claim jobs in batches: which script, which arguments. No I/O."""
+"""The calls of readers, which claim jobs in batches: which script, which arguments. No I/O."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def token_of(reader: str, n: int) -> str:
 
 
 def open_reader(reader: str) -> Call[Opened]:
-    """Open a reader, and fence off those before it."""
+    """Open a reader, and fence off all earlier readers of its name."""
     return Call(OPEN_READER, [reader.encode()], lambda reply: Opened(*reply))
 
 
 @dataclass(frozen=True, slots=True)
 class Claiming:
-    """How far a claim is."""
+    """The state of a claim."""
 
     sealed: bool
     sizes: list[int]
@@ -49,7 +49,7 @@ def claim(
     to_the_back: bool = False,
     seal: bool = False,
 ) -> Call[Claiming]:
-    """Take the next chunk of a claim, unless it is there or the claim is sealed."""
+    """Take the next chunk of a claim, unless the chunk exists or the claim is sealed."""
     args = [*_words(reader, epoch, n), b"%d" % number, b"%d" % claim_ms, b"%d" % count]
     args += [flag(to_the_back), flag(seal)]
     return _about(
@@ -66,13 +66,13 @@ def read_claim(reader: str, epoch: int, n: int, number: int) -> Call[list[Lease]
 
 
 def renew_claims(reader: str, epoch: int, claim_ms: int) -> Call[int]:
-    """Let the claims of a reader lapse later; return how many it holds."""
+    """Extend the claims of a reader; return how many it holds."""
     args = [reader.encode(), b"%d" % epoch, b"%d" % claim_ms]
     return _about(reader, 0, Call(RENEW_CLAIMS, args, lambda reply: int(reply[0])))
 
 
 def settle_claims(reader: str, epoch: int, below: int) -> Call[tuple[int, bool]]:
-    """Complete the next chunk of claims; how many jobs, and whether there is more."""
+    """Complete the next chunk of claims; return how many jobs, and whether there is more."""
     args = _words(reader, epoch, below)
     return _about(
         reader, below, Call(SETTLE_CLAIMS, args, lambda reply: (reply[0], bool(reply[1])))
@@ -82,7 +82,7 @@ def settle_claims(reader: str, epoch: int, below: int) -> Call[tuple[int, bool]]
 def return_claim(
     reader: str, epoch: int, n: int, *, to_the_back: bool = False
 ) -> Call[tuple[int, bool]]:
-    """Give back the next chunk of a claim; how many jobs, and whether there is more."""
+    """Give back the next chunk of a claim; return how many jobs, and whether there is more."""
     args = [*_words(reader, epoch, n), flag(to_the_back)]
     return _about(reader, n, Call(RETURN_CLAIM, args, lambda reply: (reply[0], bool(reply[1]))))
 
@@ -92,18 +92,18 @@ def _words(reader: str, epoch: int, n: int) -> list[bytes]:
 
 
 def _about(reader: str, n: int, call: Call[Any]) -> Call[Any]:
-    """Tell a refusal what it is about."""
+    """Add the reader and the number of the claim, so that a refusal can name them."""
     return Call(call.script, call.args, call.read, ids=(reader, f"{n}"))
 
 
 def lost(reader: str, n: object, why: str) -> LeaseLost:
-    """Return why a claim cannot be read any more."""
+    """Return the error for a claim that lapsed or was given back."""
     return LeaseLost(
-        f"{reader}: claim {n} is no longer there: {why}, and its jobs went back to the queue. "
-        "It cannot be read again: go on with the next one, as other readers may run its jobs now"
+        f"{reader}: claim {n} no longer exists: {why}, and its jobs went back to the queue, where "
+        "other readers may run them. It cannot be read again: go on with the next claim"
     )
 
 
 def settled(reader: str, n: object) -> WrongState:
-    """Return why a claim cannot be read any more, although all is well."""
+    """Return the error for a claim that cannot be read any more because it is settled."""
     return WrongState(f"{reader}: claim {n} is settled: its jobs are completed")

@@ -1,8 +1,8 @@
 """The keys of a queue, in the one order in which every script receives them.
 
-Named here and, in the same order, at the top of `lua/prelude.lua` (a test compares
-the two). New keys are appended; nothing is ever reordered or reused, because scripts
-of an older release may run on the same server.
+A Lua file writes `key.<name>`; `scripts.py` replaces it by the position in this list. New keys are
+appended; no key is ever reordered or reused, because scripts of an older release may run on the
+same server.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ NAMES: Final = (
     "ready",  # zset   id -> rank
     "delayed",  # zset   id -> due_ms
     "leased",  # zset   id -> lapses_ms
-    "holds",  # hash   id -> token, rank, leased_at, request
-    "parked",  # zset   request, priority, number and id of every part that waits
+    "holds",  # hash   id -> token, leased_at, rank
+    "parked",  # zset   request, priority, place, number and id of every part that waits
     "turns",  # zset   request -> rank
     "failed",  # zset   id -> when its failure handler may run
     "ended",  # zset   id -> forget_at_ms
@@ -32,25 +32,25 @@ NAMES: Final = (
     "meta",  # hash   layout, sequence, seen, grace, before, paused, largest, counters, last ticks
     "wake",  # list   at most one token
     "staged",  # hash   attempt and number -> chunk of rows
-    "staging",  # zset   record of the ledger -> when it is to be seen to
+    "staging",  # zset   record of the ledger -> when it must be processed
     "claims",  # hash   reader, number, chunk -> ids
     "ledger",  # hash   attempts, winners, commits, writers, readers, claims
     "events",  # the name of a channel; nothing is ever stored under it
-    "terms",  # zset   request -> when it is to be tended: open for too long, stopped, forgotten
+    "terms",  # zset   request -> when it must be failed, emptied or forgotten
 )
 
 SLOTS: Final = 16384
-"""Of a cluster, by its definition."""
+"""The number of slots of a cluster."""
 
 META_PATTERN: Final = b"hf:{*}:meta"
-"""Every queue that was ever changed has this key, until it is deleted."""
+"""Matches a key that every queue has from its first change until it is deleted."""
 
 
 def queue_keys(queue: str) -> tuple[bytes, ...]:
     """Return the keys of a queue, all in one cluster slot.
 
-    The braces are ours, so that a queue is one slot. A name that begins with `}` would
-    close them at once and spread the queue over the cluster: it is refused.
+    The braces in a key make a queue one slot. A name that begins with `}` would close them at once
+    and spread the queue over the cluster, so it is refused.
     """
     raw = utf8_name("queue name", queue)
     if raw.startswith(b"}"):
@@ -60,13 +60,13 @@ def queue_keys(queue: str) -> tuple[bytes, ...]:
 
 
 def slot_of(queue: str) -> int:
-    """Return the cluster slot of a queue: the servers' hash of what stands between the braces."""
+    """Return the cluster slot of a queue: the servers' hash of the text between the braces."""
     between, _, _ = utf8_name("queue name", queue).partition(b"}")
     return crc_hqx(between, 0) % SLOTS
 
 
 def queue_of(meta: bytes) -> str | None:
-    """Return the queue that has this `meta` key; None where no queue can."""
+    """Return the queue that has this `meta` key; None if no queue can have it."""
     raw = meta.removeprefix(b"hf:{").removesuffix(b"}:meta")
     try:
         name = raw.decode()

@@ -21,10 +21,10 @@ from holdfast.job import Facts
 
 
 def recount(stamp: bytes, counted: Mapping[str, tuple[int, ...]]) -> Call[bool]:
-    """Correct what each request counts.
+    """Correct the counters of requests: the number of leased, failed, parked and delayed jobs.
 
-    How many of its jobs are leased, failed, parked, delayed; were handled, cancelled; have a
-    result. False when the queue has changed since they were counted.
+    Then of handled and cancelled parts, and of results. Returns False if the queue has changed
+    since they were counted.
     """
     args = [stamp]
     for owner, numbers in counted.items():
@@ -42,9 +42,9 @@ def open_request(
     open_for_ms: int | None = None,
     follow_up: Entry | None = None,
 ) -> Call[tuple[str, int]]:
-    """Open a request, or go on with one that is open: a letter, and the parts so far.
+    """Open a request, or continue an open one. Returns a letter, and the number of parts so far.
 
-    The letter is "f" while one that has ended is being forgotten: then ask again.
+    The letter is "f" while an ended request of this name is being forgotten: then ask again.
     """
     args = [
         request.encode(),
@@ -64,13 +64,13 @@ def open_request(
 
 @dataclass(frozen=True, slots=True)
 class PartsSent:
-    """What became of parts that were sent: '1', or why they were not taken."""
+    """The answer to `add_parts`: '1', or the letter of a refusal."""
 
     letter: str
     before: int
-    """Parts before them,"""
+    """The number of parts before the call."""
     total: int
-    """and with them."""
+    """The number of parts after it."""
 
 
 def add_parts(
@@ -82,7 +82,7 @@ def add_parts(
     due: bytes = b"",
     options: bytes = b"",
 ) -> Call[PartsSent]:
-    """Add parts from a number on, or after the last; those below the total are there already."""
+    """Add parts from a number on, or after the last one; parts that exist already are skipped."""
     place = b"" if first is None else b"%d" % first
     args = [request.encode(), place, b"%d" % priority, due, options, *payloads]
     ids = (request,)
@@ -100,9 +100,10 @@ def change_request(
     priority: int | None = None,
     group: bool = False,
 ) -> Call[tuple[str, int]]:
-    """Seal or stop a request, or change its limit (`-` for none) or priority; or a group's limit.
+    """Seal or stop a request, or change its limit (`-` for none) or priority.
 
-    Returns a letter, and how many of its parts still wait to be cancelled.
+    With `group`, change the limit of a group. Returns a letter, and how many parts still wait to
+    be cancelled.
     """
     args = [
         request.encode(),
@@ -117,27 +118,27 @@ def change_request(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A request or group as it stands."""
+    """A request or group, and its record."""
 
     name: str
     record: Record
     now: int
     tend_at: float
-    """When `lease` and `tidy` are to fail, empty or forget it."""
+    """When `lease` or `tidy` must fail, empty or forget it."""
 
     @property
     def overdue(self) -> bool:
-        """Whether it is open for too long, or has parts left that the next call is to cancel."""
+        """Whether it was open for too long, or has parts left for the next call to cancel."""
         return self.record.outcome == 0 and self.tend_at <= self.now
 
 
 def requests(request: str) -> Call[list[Found]]:
-    """Look at one request or group; empty when there is none."""
+    """Return one request or group; an empty list if there is none."""
     return Call(REQUESTS, [request.encode(), b"", b""], lambda reply: _found(reply)[0])
 
 
 def some_requests(position: int = 0, count: int = 250) -> Call[tuple[list[Found], int]]:
-    """Look at some requests and groups; where to go on, 0 at the end."""
+    """Return some requests and groups, and the position at which to continue, 0 at the end."""
     return Call(REQUESTS, [b"", b"%d" % position if position else b"", b"%d" % count], _found)
 
 
@@ -152,15 +153,15 @@ def _found(reply: list[Any]) -> tuple[list[Found], int]:
 
 @dataclass(frozen=True, slots=True)
 class PartsFound:
-    """Some parts of a request: state letter ('' when it has ended), facts, result."""
+    """Some parts of a request: state letter ('' if it has ended), facts, result."""
 
     total: int
-    """Parts so far, -1 when there is no such request."""
+    """The number of parts so far; -1 if the request does not exist."""
     parts: list[tuple[str, Facts, bytes | None]]
 
 
 def parts(request: str, first: int, count: int = MAX_JOBS) -> Call[PartsFound]:
-    """Look at some parts of a request; not more than fit into one reply."""
+    """Return some parts of a request, as many as fit into one reply."""
 
     def read(reply: list[Any]) -> PartsFound:
         triples = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)

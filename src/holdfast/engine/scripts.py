@@ -1,9 +1,9 @@
-"""A transition as the server knows it: one text, put together from the files in `lua/`.
+"""The script of each transition: one text, put together from the files in `lua/`.
 
-The text is made anew for every call that the server runs, so whatever is in it costs, used or
-not. Hence a script carries only the shared functions that it reaches, and the names of
-keys, bounds and fields are filled in here: `key.ready` becomes `KEYS[1]`, `MAX_JOBS` becomes
-`1000`, `record.limit` becomes `record[6]`, `field.limit` becomes `6`.
+The server runs the whole text for every call, so every function in it costs time, used or not.
+Hence a script carries only the shared functions that it needs. The names of keys, bounds and
+fields are filled in here: `key.ready` becomes `KEYS[1]`, `MAX_JOBS` becomes `1000`,
+`record.limit` becomes `record[6]`, `field.limit` becomes `6`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 """The most payload bytes that one call moves."""
 
 MAX_REQUEST_BYTES: Final = MAX_NAME_BYTES - 32
-"""The longest name of a request, since its parts and its follow-ups are named after it."""
+"""The longest name of a request: the ids of its parts and follow-ups are longer."""
 
 LEAST_KEPT_MS: Final = 10_000
-"""A request that has ended is kept for so long at least: whoever waits for it learns the end."""
+"""An ended request is kept at least this long, so that clients that wait for it learn the end."""
 
 GONE_DAYS: Final = 100
-"""A reader, a writer or a schedule that no call names for longer is forgotten."""
+"""A reader, writer or schedule is forgotten when no call has named it for this many days."""
 
 BOUNDS: Final = {
     "MAX_JOBS": MAX_JOBS,
@@ -44,34 +44,34 @@ BOUNDS: Final = {
     "MAX_ERROR": MAX_ERROR_BYTES,
     "MAX_REQUEST": MAX_REQUEST_BYTES,
     "MAX_PRIORITY": 99,
-    "MAX_INSTANT": 2**53 - 1,  # the latest; as a duration: for ever
+    "MAX_INSTANT": 2**53 - 1,  # the latest instant; as a duration: for ever
     "DEFAULT_LAPSES": 3,
     "DEFAULT_FAILURES": 10,
     "MAX_HANDLINGS": 100,  # how often a failure handler may try
-    "HANDLING_MS": 10_000,  # before it may try again, doubled with each time
+    "HANDLING_MS": 10_000,  # its first wait between two tries, doubled with each try
     "MAX_HANDLING_MS": 900_000,
-    "SPENT": 2**52,  # a time from here on: no failure handler may have it any more
-    "RANKS": 2**46,  # of one priority
-    "RECORD_FORMAT": f"'{RECORD_FORMAT}'",  # of a request, see replies.py
+    "SPENT": 2**52,  # a failed job with a score from here on gets no failure handler any more
+    "RANKS": 2**46,  # how many ranks one priority has
+    "RECORD_FORMAT": f"'{RECORD_FORMAT}'",  # of the record of a request, see replies.py
     "RECORD_BYTES": RECORD_BYTES,
     "RECORD_NAMES": ", ".join(Record.__struct_fields__[:-1]),
     "RECORD_SUM": " + ".join(Record.__struct_fields__[:-1]),
     "COMPLETED": ENDINGS.index("completed"),
     "FAILED": ENDINGS.index("failed"),
     "CANCELLED": ENDINGS.index("cancelled"),
-    "OUR_LAYOUT": 1,  # of the keys and what is in them
-    "SILENCE_MS": 5_000,  # nobody called for longer: holders get as long again
+    "OUR_LAYOUT": 1,  # the version of the keys and their contents
+    "SILENCE_MS": 5_000,  # after a longer silence of all callers, holders get as long again
     "CALLER_MS": 600_000,  # a caller silent for longer is forgotten
     "LEAST_KEPT_MS": LEAST_KEPT_MS,
-    "GONE_MS": GONE_DAYS * 86_400_000,  # who is not heard of for longer is forgotten
-    "HEARD_MS": 86_400_000,  # how often it is written down that somebody was heard of
-    "MAX_CHUNKS": 16,  # of rows that are forgotten in one call
-    "SMALL_CHUNKS": 128 * 1024,  # bytes of chunks that are published in one call, or one chunk
+    "GONE_MS": GONE_DAYS * 86_400_000,
+    "HEARD_MS": 86_400_000,  # how often the use of a reader or schedule is recorded
+    "MAX_CHUNKS": 16,  # chunks of rows that one call forgets
+    "SMALL_CHUNKS": 128 * 1024,  # bytes of chunks that one call publishes, if more than one chunk
 }
-"""The numbers that Lua files speak of by name."""
+"""The values that Lua files use by name."""
 
 FIELDS: Final = ("todo", "number", "stood", *Record.__struct_fields__)
-"""The fields of the record of a request, in their order: first what no record keeps."""
+"""The fields of the record of a request, in their order. The first three are never stored."""
 
 SHARED: Final = (
     "prelude",
@@ -89,7 +89,7 @@ SHARED: Final = (
     "shared/maintaining",
     "shared/granting",
 )
-"""The files of functions that transitions share, each after those that it needs."""
+"""The files of functions that transitions share, each after the files that it needs."""
 
 LAZY: Final = frozenset(
     {
@@ -99,7 +99,7 @@ LAZY: Final = frozenset(
         *("number_turns", "closer", "ender"),
     }
 )
-"""Functions that most calls do not run: what only they need is made inside of them, when they do.
+"""Functions that most calls do not run. The functions that only they need are made inside them.
 
 To make a function costs as much as a small command, and a lease would make a hundred.
 """
@@ -117,14 +117,14 @@ _BOUND: Final = re.compile(rf"\b({'|'.join(BOUNDS)})\b")
 
 @dataclass(frozen=True, eq=False)
 class Script:
-    """A transition: header, what it needs of the shared functions, body; named by its hash."""
+    """A transition: header, the shared functions that it needs, body; named by its hash."""
 
     name: str
     flags: str = ""
 
     @property
     def changes(self) -> bool:
-        """Whether calls carry a caller and a number, and are answered the same when repeated."""
+        """Whether calls carry a caller and a number, so that a repetition gets the same answer."""
         return "no-writes" not in self.flags
 
     @property
@@ -138,8 +138,8 @@ class Script:
         return hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
 
-# Neither cached_property nor importlib.resources: a lock that a thread holds there while
-# another forks is held in the child for ever.
+# Not cached_property or importlib.resources: they take locks. If one thread forks while another
+# holds such a lock, the child finds it locked for ever.
 @cache
 def _text(name: str, flags: str) -> bytes:
     header = f"#!lua flags={flags}\n" if flags else "#!lua\n"
@@ -147,7 +147,7 @@ def _text(name: str, flags: str) -> bytes:
 
 
 def assemble(name: str) -> str:
-    """Return a transition with the shared functions that it reaches."""
+    """Return the body of a transition with the shared functions that it needs."""
     text = "".join(map(read, (*SHARED, name)))
     functions = functions_in(text)
     needed = _reached(_FUNCTION.sub("", text), functions)
@@ -160,7 +160,7 @@ def assemble(name: str) -> str:
 
 
 def _placed(name: str, functions: Mapping[str, str], known: AbstractSet[str]) -> str:
-    """Return a function; a lazy one with what it needs inside, beside what is known there."""
+    """Return a function; a lazy one has the functions it needs inside, except the known ones."""
     code = functions[name]
     if name not in LAZY:
         return code
@@ -171,7 +171,7 @@ def _placed(name: str, functions: Mapping[str, str], known: AbstractSet[str]) ->
 
 
 def _reached(text: str, functions: Mapping[str, str]) -> set[str]:
-    """Return the functions that a text reaches, without going on from those that are lazy."""
+    """Return the functions that a text uses, directly or through others that are not lazy."""
     unseen, reached = [text], set[str]()
     while unseen:
         words = set(re.findall(r"\w+", _STRING.sub("", unseen.pop())))
@@ -187,7 +187,7 @@ def _place(match: re.Match[str]) -> str:
 
 
 def functions_in(text: str) -> dict[str, str]:
-    """Return the functions that stand at the outermost level of a text, by name."""
+    """Return the functions at the outermost level of a text, by name."""
     return {match[1]: match[0] for match in _FUNCTION.finditer(text)}
 
 
@@ -200,7 +200,7 @@ def read(file: str) -> str:
 # ---------------------------------------------------------------- all transitions
 
 # Scripts that free or move work run on a full server, so that it can be drained.
-# Those that add work or store results do not: hence two transitions are here twice.
+# Scripts that add work or store results do not: hence lease and complete are here twice.
 ADD: Final = Script("add")
 ADD_GROUPED: Final = Script("add_grouped")
 UPDATE: Final = Script("update")

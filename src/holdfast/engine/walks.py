@@ -1,7 +1,7 @@
-"""What takes more than one call: chunks, waiting, walks.
+"""Flows: operations that take more than one call, such as chunks, waiting and walks.
 
-A flow is a generator that yields calls and is sent their answers. It does no I/O, so
-that both shells drive the same one.
+A flow is a generator that yields calls and is sent their answers. It does no I/O, so the sync
+client and the async client drive the same flows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Counted: TypeAlias = tuple[int, int, int, int, int, int, int]
 _SETS = ("leased", "failed", "parked", "delayed")
 
 _RECOUNTS = 5
-"""How often a repair tries to count while nothing moves."""
+"""How many times a repair tries to count without a change of the queue in between."""
 
 _HASHES = (
     *("payloads", "holds", "facts", "successors", "results", "records of requests", "turns"),
@@ -47,7 +47,7 @@ def chunks(
     most: int = MAX_JOBS,
     most_bytes: int = MAX_BYTES,
 ) -> Iterator[list[T]]:
-    """Cut jobs or settles into what one call may carry."""
+    """Cut jobs or settles into chunks that one call may carry."""
     chunk: list[T] = []
     room = most_bytes
     for item in items:
@@ -62,7 +62,7 @@ def chunks(
 
 
 def payload_size(entry: Entry) -> int:
-    """Return how much of a call's bytes a job takes."""
+    """Return how many of a call's bytes a job takes."""
     return len(entry.payload)
 
 
@@ -71,7 +71,7 @@ def _result_size(settle: Settle) -> int:
 
 
 def one(call: Call[T]) -> Flow[T]:
-    """Make a single call, where others make several."""
+    """Return a flow of a single call."""
     answer: T = yield call
     return answer
 
@@ -79,7 +79,7 @@ def one(call: Call[T]) -> Flow[T]:
 def add_many(
     entries: Iterable[Entry], ask: Callable[[Sequence[Entry]], Call[list[Receipt]]]
 ) -> Flow[list[Receipt]]:
-    """Add any number of jobs; an error carries the receipts of what was added before it."""
+    """Add any number of jobs; an error carries the receipts of the jobs added before it."""
     receipts: list[Receipt] = []
     try:
         for chunk in chunks(entries, payload_size):
@@ -107,7 +107,7 @@ def settle_many(
 def lease(
     ask: Callable[[Sequence[Settle], float], Call[Granted]], done: Iterable[Settle], wait: float
 ) -> Flow[Leases]:
-    """Complete and lease; when there is nothing, wait for a wake or until it is worth asking."""
+    """Complete and lease; if no job is granted, wait for a wake or until it is worth asking."""
     *before, riding = [*chunks(done, _result_size)] or [[]]
     completed: list[bool] = []
     try:
@@ -119,7 +119,7 @@ def lease(
         while not granted.leases:
             left = deadline - time.monotonic()
             if granted.ask_again == 0:
-                granted = yield ask((), 0)  # There was too much to clear away in one call.
+                granted = yield ask((), 0)  # One call could not do all the maintenance.
             elif left > 0:
                 granted = yield ask((), max(0.001, min(left, granted.ask_again)))
             else:
@@ -132,7 +132,7 @@ def lease(
 
 
 def peek(state: State, first: int, count: int) -> Flow[list[Job]]:
-    """Look at jobs in pages, as one reply has a bound in bytes; a job that moved is seen once."""
+    """Look at jobs in pages, as a reply is bounded in bytes; return a job that moves only once."""
     found: dict[str, Job] = {}
     more = True
     while more and len(found) < count:
@@ -144,7 +144,7 @@ def peek(state: State, first: int, count: int) -> Flow[list[Job]]:
 
 
 def tidy(call: Callable[[], Call[calls.Step]], take_back: Flow[int] | None = None) -> Flow[Tidied]:
-    """Tidy until nothing is left to move; first take back what is held for too long."""
+    """Tidy until nothing is left to move; first take back leases that are held for too long."""
     taken = (yield from take_back) if take_back else 0
     total = Tidied(0, taken, 0)
     published = 0
@@ -155,15 +155,15 @@ def tidy(call: Callable[[], Call[calls.Step]], take_back: Flow[int] | None = Non
             continue
         if published or not step.unpublished:
             return replace(total, published=published)
-        with suppress(QueueFull):  # There is enough to do; who tidies when it is done goes on.
+        with suppress(QueueFull):  # The server is full: a later tidy publishes the rest.
             published = yield from publish()
         if not published:
             return total
-        # Rows that are overdue wait to be promoted.
+        # Some of these rows may be overdue and wait to be promoted: tidy again.
 
 
 def publish(write: str = "") -> Flow[int]:
-    """Make jobs of all that is committed, or of one write; return of how many rows."""
+    """Turn all committed rows into jobs, or the rows of one write; return how many rows."""
     rows, more = yield write_calls.publish(write)
     while more:
         some, more = yield write_calls.publish(write)
@@ -172,7 +172,7 @@ def publish(write: str = "") -> Flow[int]:
 
 
 def recall(ask: Callable[[int], Call[tuple[int, int]]]) -> Flow[int]:
-    """Take leases back, walking all that are held."""
+    """Take leases back, walking all leases."""
     taken, position = yield ask(0)
     while position:
         more, position = yield ask(position)
@@ -190,7 +190,7 @@ def cancel_matching(payload: bytes, *, running: bool) -> Flow[int]:
 
 
 def repair() -> Flow[list[Problem]]:
-    """Walk every id and mend what is broken, then the counters; return what was done."""
+    """Walk every id and repair it, then the counters of requests; return what was done."""
     chunk: calls.Repaired = yield calls.repair()
     done = list(chunk.done)
     while chunk.following:
@@ -209,7 +209,7 @@ def repair() -> Flow[list[Problem]]:
 
 
 def _count_endings(looked: _Looked) -> Flow[dict[str, _Counted]]:
-    """Go through the parts of every request, and return those that count something else."""
+    """Walk the parts of every request; return the true counts of requests that count wrongly."""
     wrong: dict[str, _Counted] = {}
     for owner, record in looked.records.items():
         handled = cancelled = results = first = 0
@@ -229,7 +229,7 @@ def _count_endings(looked: _Looked) -> Flow[dict[str, _Counted]]:
 
 
 def audit() -> Flow[list[Problem]]:
-    """Walk every id; when nothing moved meanwhile, also count what no set holds."""
+    """Walk every id; if the queue did not change meanwhile, also count entries in no set."""
     looked: _Looked = yield from _look()
     problems = looked.problems
     if looked.still:
@@ -247,7 +247,7 @@ def audit() -> Flow[list[Problem]]:
 
 @dataclass
 class _Looked:
-    """What an audit saw."""
+    """The findings of an audit."""
 
     problems: list[Problem]
     tallies: list[int]
@@ -255,10 +255,10 @@ class _Looked:
     fellows: Counter[tuple[str, str]]
     last: calls.Audited
     still: bool = False
-    """Whether nothing moved meanwhile."""
+    """Whether the queue did not change during the walk."""
 
     def miscounted(self) -> Iterator[tuple[str, _Counted]]:
-        """Return which requests say something else of themselves than the jobs that name them."""
+        """Return the requests whose counters differ from the number of jobs that name them."""
         for owner in self.records:
             counted = self.counted(owner)
             there = self.there(owner)
@@ -266,7 +266,7 @@ class _Looked:
                 yield owner, (*there, *counted[4:])
 
     def counted(self, owner: str) -> _Counted:
-        """Return what a request says: its jobs in each set; handled, cancelled, results."""
+        """Return the counters of a request: jobs in each set; handled, cancelled, results."""
         record = self.records[owner]
         delayed = record.total - record.failed - record.running - record.parked
         if record.group:
@@ -276,12 +276,12 @@ class _Looked:
         return record.running, record.failed, record.parked, delayed, *ended, record.results
 
     def there(self, owner: str) -> tuple[int, int, int, int]:
-        """Return how many jobs name a request, in each set."""
+        """Return how many jobs in each set name a request."""
         leased, failed, parked, delayed = (self.fellows[owner, set] for set in _SETS)
         return leased, failed, parked, delayed
 
     def lost_endings(self) -> bool:
-        """Whether other facts or results are there than jobs and requests tell of."""
+        """Whether there are more or fewer facts or results than jobs and requests account for."""
         totals = self.last.totals
         return totals[2] != self.tallies[2] or totals[4] != self.tallies[4]
 

@@ -1,1 +1,1 @@
-"""The embedded server: its directory, the process that keeps it, and what a server must be like."""
+"""The embedded server: its directory, its keeper process, and the checks of any server's health."""

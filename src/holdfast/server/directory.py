@@ -1,10 +1,10 @@
-"""The directory of an embedded server: which one it is, and whether it can be trusted.
+"""The directory of an embedded server: where it is, and whether it can be trusted.
 
 Holdfast writes into a directory only when it is certain that the directory belongs to an embedded
 server. A marker file says so. It is created when the directory is made, or found empty, and it
-also records which server wrote the data last. Another user must not be able to lead Holdfast
-elsewhere: no link of another user is followed, and files are opened relative to the directory that
-was checked.
+also records which server wrote the data last. Another user must not be able to redirect Holdfast:
+no link of another user is followed, and files are opened relative to the directory that was
+checked.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ log = logging.getLogger("holdfast")
 
 MARKER: Final = "holdfast-server.json"
 PROJECT: Final = ".holdfast"
-"""A directory of this name in a project makes the project's embedded server live in it."""
+"""If a project has a directory of this name, its embedded server keeps its files there."""
 
 SHORT: Final = "short-path"
-"""A file with the short name of the directory, where its own is too long for a socket."""
+"""A file with a short name of the directory, if the directory's path is too long for a socket."""
 
 MAX_PATH_BYTES: Final = 1000  # the servers read the name of their directory into 1024 bytes
 MAX_SOCKET_BYTES: Final = 103  # what a socket's address can hold on every system (Linux: 107)
@@ -51,14 +51,14 @@ _ALMOST: Final = ("HOLDFAST_REDIS_URL", "HOLDFAST_SERVER_URL", "REDIS_URL", "VAL
 
 
 def default_directory() -> Path:
-    """Return the directory of this project, if it has one, else of this user."""
+    """Return the directory of this project, if it has one, else the directory of this user."""
     return project_directory() or _user_directory()
 
 
 def project_directory() -> Path | None:
-    """Return the nearest `.holdfast` directory that is ours, from here up to the home directory.
+    """Return our nearest `.holdfast` directory, from here up to the home directory.
 
-    One that belongs to another user is ignored: anyone could put one into /tmp.
+    A directory of another user is ignored, because anyone could put one into /tmp.
     """
     home = None
     with suppress(RuntimeError):
@@ -67,7 +67,7 @@ def project_directory() -> Path | None:
         here = Path.cwd()
         for place in (here, *here.parents):
             with suppress(OSError):
-                # A link of ours is followed; real_path() refuses those of others on the way.
+                # A link of ours is followed; real_path() refuses links of others on the way.
                 link, found = (place / PROJECT).lstat(), (place / PROJECT).stat()
                 ours = {link.st_uid, found.st_uid} == {os.geteuid()}
                 if stat.S_ISDIR(found.st_mode) and ours:
@@ -78,7 +78,7 @@ def project_directory() -> Path | None:
 
 
 def default_owner() -> str:
-    """Return whose directory the default one is: `project` or `user`."""
+    """Return which directory is the default: that of the `project` or of the `user`."""
     return "project" if project_directory() else "user"
 
 
@@ -103,7 +103,7 @@ def tell_default(directory: Path) -> None:
 
 
 def default_notice(directory: Path) -> str:
-    """Return what to say where nobody chose the embedded server; once per process."""
+    """Return the notice that the embedded server is used by default; once per process."""
     if _told:
         return ""
     _told.append(directory)
@@ -115,8 +115,8 @@ def default_notice(directory: Path) -> str:
 
 
 def _hint(environment: Mapping[str, str]) -> str:
-    """Return a sentence about variables that look as if HOLDFAST_URL had been meant."""
-    import difflib  # noqa: PLC0415  # Nobody else pays for it.
+    """Return a sentence about set variables whose names look like a mistaken HOLDFAST_URL."""
+    import difflib  # noqa: PLC0415  # Only this function pays for it.
 
     names = {name.upper(): name for name in environment if name != "HOLDFAST_REQUIRE_URL"}
     close = difflib.get_close_matches("HOLDFAST_URL", names, n=3, cutoff=0.85)
@@ -128,7 +128,7 @@ def _hint(environment: Mapping[str, str]) -> str:
 
 
 def real_path(directory: str | os.PathLike[str]) -> Path:
-    """Return the path without links. A link in it must be ours or root's: others could plant one.
+    """Return the path without links. Links must be ours or root's: another user could plant one.
 
     A directory on the way that everyone can write to must be sticky, as /tmp is.
     """
@@ -142,7 +142,7 @@ def real_path(directory: str | os.PathLike[str]) -> Path:
             continue
         try:
             found = (path / name).lstat()
-        except OSError:  # It is not there, or not for us to see: who makes it is told.
+        except OSError:  # It is missing, or we may not see it: then making it fails, and says so.
             path /= name
             continue
         if not stat.S_ISLNK(found.st_mode):
@@ -174,14 +174,14 @@ def real_path(directory: str | os.PathLike[str]) -> Path:
 
 
 def _absolute(directory: Path) -> Path:
-    """Return where a directory is. The servers cannot work in one with a very long name."""
+    """Return the absolute path of a directory; refuse a path that is too long for the servers."""
     if not directory.is_absolute():
         try:
             directory = Path.cwd() / directory
         except FileNotFoundError:
             raise InvalidArgument(
-                f"{directory} begins in the current directory, which was removed: name the "
-                "directory for the embedded server with an absolute path, or change to another"
+                f"{directory} is relative to the current directory, which was removed: give the "
+                "directory for the embedded server an absolute path, or change to another directory"
             ) from None
     if (length := len(os.fsencode(directory))) > MAX_PATH_BYTES:
         raise InvalidArgument(
@@ -193,9 +193,9 @@ def _absolute(directory: Path) -> Path:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[int]:
-    """Open the directory of an embedded server; make it where there is none.
+    """Open the directory of an embedded server; make it if it is missing.
 
-    Refuses one that is not ours, that others can enter, or that holds other things.
+    Refuses a directory that is not ours, that other users can enter, or that holds other files.
     """
     if real_path(directory) != directory:
         raise InvalidArgument(
@@ -217,7 +217,8 @@ def opened(directory: Path) -> Iterator[int]:
         raise _not_ours(directory)
     first = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        # Not the number under which the keeper will have it open: that would be closed for it.
+        # A number above keeper.HOME: to duplicate a number onto itself would leave it
+        # close-on-exec, and the keeper would find it closed.
         home = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, keeper.HOME + 1)
     finally:
         os.close(first)
@@ -229,7 +230,7 @@ def opened(directory: Path) -> Iterator[int]:
 
 
 def _make(directory: Path) -> None:
-    """Make a directory, and those above it that are missing, for us alone whatever the umask."""
+    """Make a directory and its missing parents, accessible to us alone whatever the umask."""
     try:
         directory.mkdir(mode=0o700)
     except FileNotFoundError:
@@ -274,14 +275,14 @@ def _must_be_of_a_server(directory: Path, home: int, names: set[str]) -> None:
 
 
 def _unreadable(marker: Path, home: int) -> InvalidArgument:
-    """Return why a marker that is there does not count, and how to mend it."""
+    """Return why the marker is not accepted, and how to correct it."""
     try:
         os.close(os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=home))
     except OSError as error:
         return InvalidArgument(
-            f"{marker}, which says that the directory belongs to an embedded server, cannot be "
-            f"read ({error.strerror}): make it a plain file of yours and run `chmod 600` on it, or "
-            "name another directory"
+            f"{marker}, which marks the directory of an embedded server, cannot be read "
+            f"({error.strerror}): make it a plain file of yours and run `chmod 600` on it, or name "
+            "another directory"
         )
     return InvalidArgument(
         f"{marker} is not what Holdfast wrote into it, so Holdfast does not write into the "
@@ -291,20 +292,20 @@ def _unreadable(marker: Path, home: int) -> InvalidArgument:
 
 
 def _is_blank(name: str) -> bool:
-    """Say whether a file means nothing: what is left of a start that got no further."""
+    """Return whether a file carries no data: an interrupted start may leave such files."""
     return name in _LOCKS or name == ".gitignore" or name.startswith(_UNFINISHED)
 
 
 def _is_our_file(home: int, name: str) -> bool:
     try:
         found = os.stat(name, dir_fd=home, follow_symlinks=False)
-    except FileNotFoundError:  # Of another process of ours, which has finished it.
+    except FileNotFoundError:  # A file of another process of ours, which has renamed it.
         return True
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
 
 
 def _is_of_0_1(home: int, names: set[str]) -> bool:
-    """Say whether Holdfast 0.1, which had no marker, made this directory."""
+    """Return whether Holdfast 0.1, which had no marker, made this directory."""
     if not {"start.lock", "users.lock", "server.lock", "server.conf"} <= names:
         return False
     return _read(home, "server.conf") == keeper.CONFIG
@@ -320,7 +321,7 @@ def _not_ours(directory: Path) -> InvalidArgument:
 def must_have_no_links(directory: Path, home: int) -> None:
     """Refuse a directory in which a file of the server is a link, or belongs to another user.
 
-    Looked at before the server is started, which follows links.
+    Called before the server is started, because the server follows links.
     """
     below = []
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -340,7 +341,7 @@ def must_have_no_links(directory: Path, home: int) -> None:
 
 
 def open_file(name: str | Path, flags: int = 0, home: int | None = None) -> int:
-    """Open a file of ours for reading and writing; make it where there is none."""
+    """Open a file of ours for reading and writing; make it if it is missing."""
     flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = os.open(name, flags | os.O_EXCL, 0o600, dir_fd=home)
@@ -353,7 +354,7 @@ def open_file(name: str | Path, flags: int = 0, home: int | None = None) -> int:
 
 
 def open_scratch(home: int) -> int:
-    """Open a file without a name; in memory where that can be had, as the disk may be full."""
+    """Open a file without a name, in memory where the system can, as the disk may be full."""
     if sys.platform == "linux":
         return os.memfd_create("holdfast")
     name = f".scratch.{secrets.token_hex(4)}"
@@ -363,7 +364,7 @@ def open_scratch(home: int) -> int:
 
 
 def _read(home: int, name: str) -> str:
-    """Return the text of a small file of ours, or "" where it is none."""
+    """Return the text of a small file, or "" if it is missing or not a plain file of ours."""
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=home)
     except OSError:
@@ -378,7 +379,7 @@ def _read(home: int, name: str) -> str:
 
 
 def _write(home: int, name: str, text: str) -> None:
-    """Write a small file, wholly or not at all."""
+    """Write a small file, completely or not at all."""
     fresh = f".{name}.{secrets.token_hex(4)}"
     file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=home)
     try:
@@ -399,16 +400,16 @@ def _write(home: int, name: str, text: str) -> None:
 
 
 def mark(directory: Path, home: int) -> None:
-    """Mark a directory as that of an embedded server. To be called by who holds start.lock."""
+    """Mark a directory as that of an embedded server. The caller must hold start.lock."""
     if _read_marker(home) is None:
         if directory.name == PROJECT and not _read(home, ".gitignore"):
-            # Jobs have no place in a repository.
+            # Jobs must not be committed to a repository.
             _write(home, ".gitignore", "*\n")
         write_stamp(home, _stamp_in_file(home))
 
 
 def _read_marker(home: int) -> str | None:
-    """Return the stamp, or None where there is no marker."""
+    """Return the stamp, or None without a valid marker."""
     try:
         found = json.loads(_read(home, MARKER))
         return str(found["server"]) if found["what"] == _SAYS else None
@@ -417,7 +418,7 @@ def _read_marker(home: int) -> str | None:
 
 
 def write_stamp(home: int, server: str) -> None:
-    """Record which server writes here from now on: `Valkey 9.1.2`, or "" where it is unknown."""
+    """Record which server writes here from now on: `Valkey 9.1.2`, or "" if it is unknown."""
     _write(home, MARKER, _marker_text(server) + "\n")
 
 
@@ -426,12 +427,12 @@ def _marker_text(server: str) -> str:
 
 
 def read_stamp(home: int) -> str:
-    """Return which server wrote here last, or "" where it is unknown."""
+    """Return which server wrote here last, or "" if it is unknown."""
     return _read_marker(home) or ""
 
 
 def _stamp_in_file(home: int) -> str:
-    """Return which server made the base of the append-only file, which says so at its beginning."""
+    """Return which server made the base of the append-only file, as its first bytes say."""
     with suppress(OSError):
         there = os.open("appendonlydir", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=home)
         try:
@@ -442,8 +443,8 @@ def _stamp_in_file(home: int) -> str:
                         head = os.read(file, 64)
                     finally:
                         os.close(file)
-                    said = re.search(rb"(redis|valkey)-ver.(\d+\.\d+\.\d+)", head, re.DOTALL)
-                    return f"{said[1].decode().title()} {said[2].decode()}" if said else ""
+                    found = re.search(rb"(redis|valkey)-ver.(\d+\.\d+\.\d+)", head, re.DOTALL)
+                    return f"{found[1].decode().title()} {found[2].decode()}" if found else ""
         finally:
             os.close(there)
     return ""
@@ -452,25 +453,25 @@ def _stamp_in_file(home: int) -> str:
 # ------------------------------------------------------------------- which server may start
 
 
-def must_be_supported(told: str, binary: Path) -> Health:
-    """Return what a binary says about its version; refuse what is no server, or too old."""
-    said = re.search(r"\b(Valkey|Redis) server v=(\d+(?:\.\d+)*)", told)
-    if said is None:
+def must_be_supported(output: str, binary: Path) -> Health:
+    """Return product and version from the output of `--version`; refuse an unsupported binary."""
+    found = re.search(r"\b(Valkey|Redis) server v=(\d+(?:\.\d+)*)", output)
+    if found is None:
         raise UnsupportedServer(
             f"{binary} is neither Valkey nor Redis: name another server with "
             f"HOLDFAST_SERVER_BINARY, or unset it. Asked for its version it said: "
-            f"{told.strip()[-500:] or '(nothing)'}"
+            f"{output.strip()[-500:] or '(nothing)'}"
         )
-    health = Health(said[1], tuple(map(int, said[2].split("."))), "", aof=True)
+    health = Health(found[1], tuple(map(int, found[2].split("."))), "", aof=True)
     if health.too_old:
         raise UnsupportedServer(f"{binary} is {health.name}: {NEEDS}")
     return health
 
 
 def must_read(directory: Path, stamp: str, server: Health, binary: Path) -> None:
-    """Refuse to start a server on data that a newer one, or another product, wrote.
+    """Refuse to start a server on data that a newer server, or another product, wrote.
 
-    It would call the file damaged, and advise a repair that cuts the jobs off.
+    The server would call the file damaged, and advise a repair that cuts the jobs off.
     """
     product, _, version = stamp.partition(" ")
     before = tuple(int(part) for part in version.split(".") if part.isdigit())[:2]
@@ -478,7 +479,7 @@ def must_read(directory: Path, stamp: str, server: Health, binary: Path) -> None
         return
     if product == server.product:
         fits = before <= server.version[:2]
-    else:  # Valkey began as Redis 7.2, and reads what that wrote.
+    else:  # Valkey began as Redis 7.2, and reads its files.
         fits = product == "Redis" and before <= (7, 2)
     if not fits:
         raise UnsupportedServer(
@@ -492,7 +493,7 @@ def must_read(directory: Path, stamp: str, server: Health, binary: Path) -> None
 
 
 def socket_path(directory: Path, home: int) -> Path:
-    """Return where to connect: the socket, by a short name where its own is too long."""
+    """Return the path of the socket, by a short name if its own path is too long."""
     path = directory / "server.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_BYTES:
         return path
@@ -504,7 +505,7 @@ def socket_path(directory: Path, home: int) -> Path:
 
 
 def _is_short_for(short: Path, directory: Path) -> bool:
-    """Say whether a short name still leads to the directory, and only we could have made it."""
+    """Return whether a short name still leads to the directory, and only we could have made it."""
     try:
         found = short.lstat()
         private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077

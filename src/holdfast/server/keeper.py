@@ -1,19 +1,19 @@
-"""Keep the embedded server: start it, wait until nobody uses it, stop it.
+"""Keep the embedded server: start it, wait until no process uses it, stop it.
 
-Run as a program of its own, with the standard library alone: so the server belongs to none
-of the processes that use it, and outlives each of them. It starts the server and stays as
-its keeper, each only where none is there yet, and returns to its caller at once.
+This is a program of its own that needs only the standard library. So the server is not a child of
+the processes that use it, and outlives each of them. The program starts the server if none runs,
+leaves a keeper behind if there is none, and returns to its caller at once.
 
-The kernel drops a file lock with its last holder, however that one ends. So four locks in
-the directory always say who is there:
+The kernel drops a file lock with its last holder, however the holder ends. So four locks in the
+directory always show which processes there are:
 
-    users.lock    every user of the server, shared; or the keeper, alone, while it stops it
-    server.lock   the server, which inherits the lock from here; holds its pid
-    keeper.lock   the keeper; holds its pid
-    start.lock    the one user who may look whether the two are there, and start them
+    users.lock    held by every user of the server, shared; or by the keeper alone, to stop it
+    server.lock   held by the server, which inherits it from this program; contains its pid
+    keeper.lock   held by the keeper; contains its pid
+    start.lock    held by the one user that may check for server and keeper, and start them
 """
 
-# Without pathlib, which takes longer to import than all the rest.
+# Without pathlib, which takes longer to import than everything else here.
 # ruff: noqa: PTH104, PTH106, PTH108, PTH115, PTH123
 
 import contextlib
@@ -25,13 +25,13 @@ import time
 
 HOME = 3  # The number under which the directory is open when this program begins.
 POLL = 0.25
-LINGER = 1.0  # Scripts that follow each other closely find the server still running.
+LINGER = 1.0  # A program that starts right after another one finds the server still running.
 
-# The first settings are those that Holdfast 0.1 wrote: it is how a directory of 0.1 is recognised.
-# New ones are appended in `start`.
+# Exactly the settings that Holdfast 0.1 wrote: they identify a directory of 0.1. New settings are
+# appended in `start`.
 #
-# The paths are relative, since a server removes its socket by name when it ends: the one of
-# a directory that was replaced would remove its successor's.
+# The paths are relative, because a server removes its socket by name when it ends. If its directory
+# was replaced, an absolute path would be that of the new server's socket.
 CONFIG = """\
 port 0
 unixsocket server.sock
@@ -52,7 +52,7 @@ shutdown-on-sigterm nosave now force
 def main(directory: str, binary: str, maxmemory: str) -> None:  # noqa: ARG001  (shown by ps)
     """Keep the server of a directory until no process uses it."""
     os.fchdir(HOME)  # The directory that was checked: its path may lead elsewhere by now.
-    os.closerange(3, 1 << 16)  # Whatever the caller left open is not ours to keep so.
+    os.closerange(3, 1 << 16)  # Do not keep files open that the caller left open.
     os.setsid()  # Ctrl-C at the caller's terminal is not meant for us.
     os.umask(0o077)
     start(binary, maxmemory)
@@ -62,7 +62,7 @@ def main(directory: str, binary: str, maxmemory: str) -> None:  # noqa: ARG001  
         child = os.fork()
         if child == 0:
             keep(users, server, short)
-            # Given back first: whoever gets users.lock next must see that it needs a keeper.
+            # Release it before users.lock: the next user must see that it needs a keeper.
             os.close(keeper)
         else:
             sign(keeper, child)
@@ -83,7 +83,7 @@ def start(binary: str, maxmemory: str) -> None:
 
 
 def write_config(text: str) -> None:
-    """Replace server.conf. Nothing is written through a link in its place."""
+    """Replace server.conf. A link in its place is replaced, not followed."""
     fresh = ".server.conf.new"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(fresh)
@@ -94,10 +94,10 @@ def write_config(text: str) -> None:
 
 
 def keep(users: int, server: int, short: str) -> None:
-    """Stop the server when nobody has used it for a while.
+    """Stop the server when no process has used it for a while.
 
-    Everything here goes by open files, none by a path: it stays right when the directory
-    is deleted, or replaced by another one with a server of its own.
+    Locks are used by open files, not by paths. So this stays correct if the directory is deleted,
+    or replaced by another one with a server of its own.
     """
     quiet = 0.0
     while quiet < LINGER:
@@ -105,14 +105,14 @@ def keep(users: int, server: int, short: str) -> None:
         time.sleep(POLL)
         quiet = quiet + POLL if take(users) else 0.0
 
-    # From here on a new user waits for us: it must find the server gone, not going.
+    # From here on a new user waits for us: it must not meet a server that is stopping.
     if not take(server):
         stop(server)
     remove_short(read_short() or short)
 
 
 def read_short() -> str:
-    """Return the short name of the directory, or "" where it needs none."""
+    """Return the short name of the directory, or "" if it has none."""
     try:
         with open("short-path", encoding="utf-8", errors="surrogateescape") as file:
             return file.read().strip()
@@ -131,22 +131,22 @@ def remove_short(short: str) -> None:
 
 
 def stop(server: int) -> None:
-    """End the server that holds this lock, and wait until it is gone."""
+    """End the server that holds this lock, and wait until it has ended."""
     pid, its_place = os.pread(server, 200, 0).decode().split(maxsplit=1)
     if its_place != place():
-        # In another container or on another machine; here its number is another process.
+        # It is in another container or on another machine; here its pid is another process.
         sys.stderr.write(f"keeper: process {pid} of {its_place} is out of reach and stays\n")
         return
     try:
         os.kill(int(pid), signal.SIGTERM)
     except ProcessLookupError:
-        # A child that rewrote the file for it has the lock too, until it notices.
+        # It is dead, but a child of it that rewrites the file has the lock, too, until it notices.
         sys.stderr.write(f"keeper: waiting for the last child of process {pid}\n")
     fcntl.flock(server, fcntl.LOCK_EX)
 
 
 def open_lock(name: str) -> int:
-    """Open a lock file of the directory; it is created if it is missing."""
+    """Open a lock file of the directory; create it if it is missing."""
     return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
@@ -160,13 +160,13 @@ def take(lock: int) -> bool:
 
 
 def sign(lock: int, pid: int) -> None:
-    """Write into a lock who holds it."""
+    """Write the pid and place of its holder into a lock file."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{pid} {place()}".encode(), 0)
 
 
 def place() -> str:
-    """Name the place where pids mean what they mean here, as far as the system tells it."""
+    """Return the boot and the pid namespace, in which a pid is unique, if the system shows them."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot_id:
             return f"{os.readlink('/proc/self/ns/pid')} {boot_id.read().strip()}"

@@ -1,9 +1,9 @@
 -- abort: staged -> nothing, for attempts that are not committed
 --
 -- ARGV   time, caller, number, attempts
--- reply  '1' per attempt that is done with, '0' per one of which something is left: ask again
+-- reply  '1' per attempt that is finished with, '0' per attempt with chunks left: ask again
 --
--- A list of winners that has one of them can no longer be committed.
+-- A list of winners that names an aborted attempt can no longer be committed.
 
 local again = begin()
 if again then return again end

@@ -1,11 +1,11 @@
 -- add: nothing -> ready | delayed
 --
 -- ARGV   time, caller, number, on_conflict, groups of jobs (see read_jobs)
--- reply  one letter per job: '1' created; 'L' kept until the run of this id, which was
---        cancelled, is over; else the set that already has its id:
+-- reply  one letter per job: '1' created; 'L' kept until the cancelled run of this id is over;
+--        else the set that already has its id:
 --        r(eady) l(eased) d(elayed) f(ailed) e(nded) p(arked)
 --
--- With on_conflict 'raise' one taken id refuses the whole call.
+-- With on_conflict 'raise', one taken id refuses the whole call.
 
 local again = begin()
 if again then return again end

@@ -1,4 +1,4 @@
--- add_grouped: nothing -> ready | delayed | parked: add, where some job is of a group
+-- add_grouped: nothing -> ready | delayed | parked: add, for calls in which a job has a group
 --
 -- ARGV   time, caller, number, on_conflict, groups of jobs (see read_jobs)
 -- reply  one letter per job (see add)

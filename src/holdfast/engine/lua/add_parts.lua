@@ -2,11 +2,11 @@
 --
 -- ARGV   time, caller, number, request, number of the first part ('' = after the last),
 --        priority, due ('' = now), options ('' = none), payloads
--- reply  '1', or why not: '0' there is no such request, 's' sealed, 'e' ended, 'g' a group;
---        parts before, parts now
+-- reply  '1', or why not: '0' no such request, 's' sealed, 'e' ended, 'g' it is a group;
+--        number of parts before, number of parts now
 --
--- A number below the total is a repetition and counts once: so a producer that died can be
--- followed by one that begins again.
+-- A part whose number is below the total was added before and is skipped. So if a producer dies,
+-- a new one can start again from the beginning.
 
 local again = begin()
 if again then return again end

@@ -1,12 +1,12 @@
--- adopt: the attempts whose chunks a write will commit
+-- adopt: list the attempts whose chunks a write will commit
 --
 -- ARGV   time, caller, number, write, writer ('' = none), batch, number of the list ('' = none),
 --        keep_for_ms, how many requests, the requests that the rows name, then per attempt:
 --        attempt, chunks
 -- reply  '1', or 'c' when this was committed before
 --
--- Refused where a chunk is gone, or a request is not open. Until the write is committed they may
--- be adopted again; what is not committed in time is forgotten.
+-- Refused if a chunk is gone, or a request is not open. A list can be replaced until the write is
+-- committed. Attempts that are not committed in time are forgotten.
 
 local again = begin()
 if again then return again end
@@ -43,7 +43,7 @@ local ledger, times = {}, {}
 for i = first, #ARGV, 2 do
   local attempt, chunks = 'attempt ' .. ARGV[i], tonumber(ARGV[i + 1])
   local kept = entry_of(attempt)
-  -- What another write has adopted is as good as gone.
+  -- An attempt that another list has adopted counts as gone.
   if not kept or kept.chunks ~= chunks or kept.of and kept.of ~= entry then
     refuse('GONE', string.format('%d', n_requests + (i - first) / 2))
   end
@@ -54,7 +54,7 @@ for i = first, #ARGV, 2 do
 end
 
 if #list > 0 then
-  -- An earlier list of this number may have had others.
+  -- An earlier list with this number may have named other attempts.
   local before = entry_of(entry)
   if before and cmsgpack.pack(before) ~= cmsgpack.pack(list) then disown(entry) end
   call('HSET', key.ledger, unpack(ledger))

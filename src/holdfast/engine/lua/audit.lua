@@ -1,15 +1,15 @@
--- audit: look at some ids and name every invariant that is broken; changes nothing
+-- audit: check some ids against every invariant; changes nothing
 --
 -- ARGV   time, set (1…), place in it ('' = its end), how many ids to look at
 -- reply  problems, next set (0 = done), next place (0 = its end), stamp, totals, tallies,
 --        records (request, record, …), fellows (request, set, how many, …)
 --
--- A set is walked from its end to its front, as jobs leave from the front: what moves
--- up meanwhile is seen twice, never missed. What no set holds cannot be walked without
--- reading every payload, so it is found by counting: `totals` are the lengths of the
--- hashes and of `turns`, `tallies` how many of those belong to what is in this chunk. The
--- caller adds the tallies up, and may compare while the stamp has not changed. In the same way
--- the jobs of each request are counted, and compared with its record.
+-- A set is walked from its end to its front. Jobs leave at the front, so an id that moves up during
+-- the walk is seen twice, never missed. To walk the hashes would mean to read every payload, so
+-- entries that belong to no set are found by counting: `totals` are the lengths of the hashes and
+-- of `turns`, and `tallies` say how many of these entries belong to the ids of this chunk. The
+-- caller adds up the tallies, and may compare them with the totals if the stamp has not changed.
+-- The jobs of each request are counted, and compared with its record, in the same way.
 
 local SETS = {'ready', 'delayed', 'leased', 'parked', 'failed', 'ended', 'terms', 'staging'}
 local SET_KEYS = {
@@ -35,7 +35,7 @@ local function check_request(request)
   if not record then return broken('a request without a record') end
   records[#records + 1] = request
   records[#records + 1] = call('HGET', key.requests, request)
-  -- How its parts ended is kept as long as it is.
+  -- The endings of its parts are kept as long as the request.
   tallies[3] = tallies[3] + record.cancelled + record.handled - record.forgotten
   tallies[5] = tallies[5] + record.results
   if record.outcome > 0 and record.parked > 0 then

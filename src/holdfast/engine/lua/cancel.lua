@@ -1,9 +1,9 @@
--- cancel: ready | delayed | failed -> gone; leased -> marked, to end as cancelled
+-- cancel: ready | delayed | parked | failed -> gone; leased -> marked, to end as cancelled
 --
 -- ARGV   time, caller, number, running, ids
--- reply  '1' or '0' per id: the job will not run again because of this call
+-- reply  '1' per id if this call prevents a run of the job, else '0'
 --
--- With running '0' a job that is leased goes on, and only its successor is taken away.
+-- With running '0' a leased job runs on, and only its successor is removed.
 
 local again = begin()
 if again then return again end

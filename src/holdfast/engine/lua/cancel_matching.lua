@@ -4,8 +4,8 @@
 --        ids to look at
 -- reply  how many were cancelled, next set (0 = done), next place (0 = its end)
 --
--- Walks ids and compares lengths before bytes, so payloads are not read in vain. `leased` is
--- walked first and last, as jobs go to it and come from it meanwhile.
+-- Walks ids, and compares lengths before bytes, so that few payloads are read. `leased` is walked
+-- first and last, because jobs move into it and out of it during the walk.
 
 local again = begin()
 if again then return again end
@@ -23,7 +23,7 @@ local function matches(id)
   return call('HSTRLEN', key.jobs, id) == #payload and call('HGET', key.jobs, id) == payload
 end
 
--- What waits for a lease to end is judged by its own payload.
+-- A successor is compared by its own payload.
 local function drop_successor(id)
   local length = this.has_next and call('HSTRLEN', key.next, id) or 0
   if length < #payload or length > #payload + MAX_ERROR then return false end
@@ -33,7 +33,8 @@ local function drop_successor(id)
   return call('HDEL', key.next, id) == 1
 end
 
--- How many of these, from the end, can be read in one call: those that are as long as the payload.
+-- How many of these ids, from the end, this call can look at: every payload of the same length must
+-- be read.
 local room = math.max(1, math.floor(MAX_BYTES / math.max(1, #payload)))
 local function how_many_fit(ids)
   for i = #ids, 1, -1 do

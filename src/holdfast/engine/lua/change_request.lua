@@ -1,11 +1,11 @@
--- change_request: seal it, stop it, or give it another limit or priority
+-- change_request: seal a request, stop it, or change its limit or priority
 --
 -- ARGV   time, caller, number, request, seal, cancel ('1' or ''), limit ('' = as it is,
---        '-' = none), priority ('' = as it is), group ('1' = it must be one, '' = it must not)
--- reply  '1'; '0' there is no such request or group; 'e' it has ended; 's' it was to be stopped
---        before; 'g' it is a group; then how many of its parts still wait to be cancelled
+--        '-' = none), priority ('' = as it is), group ('1' = it must be a group, '' = it must not)
+-- reply  '1'; '0' no such request or group; 'e' it has ended; 's' it was stopped before; 'g' it is
+--        a group; then how many of its parts still wait to be cancelled
 --
--- A group has a limit and nothing else.
+-- A group has a limit, but cannot be sealed or stopped, and has no priority.
 
 local again = begin()
 if again then return again end

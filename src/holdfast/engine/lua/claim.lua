@@ -2,11 +2,12 @@
 --
 -- ARGV   time, caller, number, reader, epoch, number of the claim, number of the chunk, claim_ms,
 --        how many jobs (0 = none), to_the_back, seal ('1' = this is the last chunk)
--- reply  1 when the claim is sealed, else 0; then how many jobs each chunk has
+-- reply  1 when the claim is sealed, else 0; then the number of jobs in each chunk
 --
--- A chunk that is there already is a repetition. A claim is sealed by its last chunk, or when there
--- is nothing more to take; then the next one may begin. One that is sealed is told as it is. Its
--- jobs do not lapse one by one: it lapses as a whole, claim_ms after the last sign of life.
+-- A chunk that exists already is a repetition. A claim is sealed by its last chunk, or when there
+-- is nothing more to take; then the next claim may begin. A call for a sealed claim returns it as
+-- it is. Its jobs do not lapse one by one: the claim lapses as a whole, claim_ms after the last
+-- call of claim or renew_claims.
 
 local again = begin()
 if again then return again end
@@ -35,7 +36,7 @@ local found = overdue()
 check_types()
 
 heard_of('reader ' .. reader)
--- It must not lapse while it grows.
+-- The claim must not lapse while it grows.
 if #sizes > 0 then enter(entry, kept, after_ms(claim_ms)) end
 if number == #sizes and not kept.sealed then
   if found then maintain(found, to_the_back, wanted) end

@@ -1,10 +1,10 @@
--- commit: what a write has adopted is to become jobs, all of it: this call is the commit
+-- commit: all rows that a write has adopted shall become jobs: this call is the commit
 --
 -- ARGV   time, caller, number, write, writer ('' = none), batch, lists of winners, keep_for_ms, how
 --        ids that are taken are changed (see update_of, '' = not at all)
 -- reply  '1', or 'c' when this was committed before
 --
--- After this nothing is refused any more. Whoever calls publish or lease goes on with it.
+-- After this call no row is refused any more: calls of publish and lease turn the rows into jobs.
 
 local again = begin()
 if again then return again end
@@ -26,7 +26,7 @@ end
 
 if lists > 0 then
   call('ZADD', key.staging, unpack(winners))
-  -- Before 0, the oldest first.
+  -- A time before 0 means: to be published. The oldest commit comes first.
   enter('commit ' .. write, {
     how = string.sub(how, 1, 4), only = #how > 4 and string.sub(how, 5) or nil,
     keep_ms = keep_for, lists = lists, list = 0, place = 0,

@@ -3,9 +3,9 @@
 -- ARGV   time, caller, number, force, settles, results
 -- reply  '1' or '0' per settle
 --
--- Only the last token given out may complete a job, and only once; a job that was cancelled
--- meanwhile ends as that, and the answer is '0'. With force the id is enough, whoever holds
--- it.
+-- Only the last token given out may complete a job, and only once. A job that was cancelled in the
+-- meantime ends as cancelled, and its answer is '0'. With force the id is enough, whoever holds the
+-- job.
 
 local again = begin()
 if again then return again end

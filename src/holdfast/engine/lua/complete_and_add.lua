@@ -1,4 +1,4 @@
--- complete_and_add: complete one job, and add its follow-ups if that counted
+-- complete_and_add: complete one job, and add its follow-ups if this call completed it
 --
 -- ARGV   time, caller, number, force, settles, results, follow-ups (see read_jobs)
 -- reply  '1' or '0' for the settle (see complete), then one letter per follow-up (see add)

@@ -1,8 +1,8 @@
--- counts: one atomic look at how many jobs are where
+-- counts: the number of jobs in each state, at one moment
 --
 -- ARGV   time
--- reply  ready, delayed, leased, parked, failed, ended, paused (1 or 0), chunks of rows that are
---        staged, chunks of jobs that are claimed
+-- reply  ready, delayed, leased, parked, failed, ended, paused (1 or 0), number of staged chunks of
+--        rows, number of claimed chunks of jobs
 
 look()
 local counted = {}

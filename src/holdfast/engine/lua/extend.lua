@@ -1,7 +1,7 @@
--- extend: leased -> leased, to lapse later
+-- extend: leased -> leased, with a later lapse
 --
 -- ARGV   time, caller, number, lease_ms, settles
--- reply  '1' (held), 'c' (held, but somebody cancelled the job) or '0' (lost) per lease
+-- reply  '1' (held), 'c' (held, but the job is cancelled) or '0' (lost) per lease
 
 local again = begin()
 if again then return again end

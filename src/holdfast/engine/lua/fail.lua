@@ -3,8 +3,8 @@
 -- ARGV   time, caller, number, then per lease: token, id, '', error, raised, ''
 -- reply  '1' or '0' per lease
 --
--- A job that was cancelled meanwhile ends as that. What a failure handler fails waits for
--- somebody to decide: no failure handler gets it again.
+-- A job that was cancelled in the meantime ends as cancelled. A job that its failure handler fails
+-- waits for a manual decision: no failure handler gets it again.
 
 local again = begin()
 if again then return again end

@@ -1,14 +1,14 @@
 -- lease: ready | parked (or failed) -> leased, after promote, reclaim and prune; first completes
--- what is done
+-- the given settles
 --
 -- ARGV   time, caller, number, token, lease_ms, count, to_the_back, failed, settles, results
 -- reply  ids, payloads, facts ('' for none; empty when no job has any),
 --        '1' or '0' per settle, ms until it is worth asking again
 --
--- Asking for work is what keeps the queue healthy: what is due is promoted, what lapsed
--- is reclaimed and old endings are forgotten before we look. No other process has to be
--- alive for a job to move. Where fewer are ready than are wanted it also publishes what somebody
--- committed. With `failed` it takes failed jobs whose failure handler may run.
+-- Asking for work keeps the queue healthy: before jobs are granted, due jobs are promoted, lapsed
+-- leases are reclaimed and old endings are forgotten. No other process has to be alive for a job to
+-- move. If fewer jobs are ready than wanted, the call also publishes committed rows. With `failed`
+-- it takes failed jobs whose failure handler may run.
 
 local token, failed = name(ARGV[4], 'token'), ARGV[8] == '1'
 if string.find(token, '%s') then refuse('INVALID', 'token') end
@@ -20,7 +20,7 @@ local function facts_beside(ids)
   return facts
 end
 
--- Asked again: the same leases, as far as they still are the caller's.
+-- Answer a repeated call: the same leases, except any that the caller has lost since.
 local function answer_again(ids, completed, wait_ms)
   local mine = {}
   for _, id in ipairs(ids) do
@@ -32,7 +32,8 @@ local function answer_again(ids, completed, wait_ms)
   return {mine, payloads, facts_beside(mine), completed, wait_ms}
 end
 
--- When something may come up by itself: the next job due, the next lease that lapses.
+-- Milliseconds, at most 1000, until a job may become ready without a call: the next due job, or the
+-- next lease that lapses.
 local function worth_asking_in()
   if not failed and has_more() or (this.budget or 1) <= 0 or this.unpublished then return 0 end
   local wait_ms = 1000
@@ -62,7 +63,7 @@ if failed then call('ZCARD', key.failed) end
 complete(done, numbers, flags, results, {})
 local completed = table.concat(flags)
 if found then maintain(found, ARGV[7] == '1', wanted) end
-if this.met then decide_met() end  -- Who has a free place now has a turn.
+if this.met then decide_met() end  -- Requests with a free place get a turn.
 
 local ids, ranks, payloads, wait_ms = {}, {}, {}, 1000
 if not this.paused then ids, ranks, payloads = take_best(wanted, failed) end

@@ -1,7 +1,7 @@
--- ledger: what is kept about an attempt, a write, a writer, a reader, a claim; changes nothing
+-- ledger: the records of attempts, writes, writers, readers and claims; changes nothing
 --
 -- ARGV   time, the names of the records (see shared/ledger.lua)
--- reply  the records, '' for none
+-- reply  the records, '' for each that is missing
 
 look()
 if #ARGV < 2 or #ARGV > MAX_JOBS then refuse('INVALID', 'names') end

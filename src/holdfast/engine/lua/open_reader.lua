@@ -1,10 +1,10 @@
--- open_reader: a reader, newer than all before it of its name
+-- open_reader: open a reader, newer than all before it with this name
 --
 -- ARGV   time, caller, number, reader
--- reply  epoch, settled, next: the claims from settled up to next may be open
+-- reply  epoch, settled, next: claims with numbers from settled up to next may be open
 --
--- Every call of a reader presents its epoch: so those before it are fenced off. A reader of whom
--- nothing is heard for 100 days is forgotten.
+-- Every call of a reader presents its epoch, so all earlier readers are fenced off. A reader that
+-- makes no call for 100 days is forgotten.
 
 local again = begin()
 if again then return again end

@@ -1,10 +1,10 @@
--- open_request: nothing -> a request; one that is open is gone on with, one that need not be kept
--- any longer is forgotten first
+-- open_request: nothing -> a request; an open request goes on; an ended request that need not be
+-- kept any longer is forgotten first
 --
 -- ARGV   time, caller, number, request, priority, limit ('' = none), fail_fast, keep_for_ms,
 --        open_for_ms ('' = no end), follow-up ('' = none, else a group of jobs, see read_jobs)
 -- reply  '1' opened, 'o' open already, 's' sealed, 'e' ended and kept, 'g' a group has the name;
---        parts so far; 1 when one that has ended is being forgotten, so ask again, else 0
+--        parts so far; 1 while an ended request is being forgotten, so ask again, else 0
 
 local again = begin()
 if again then return again end
@@ -17,7 +17,7 @@ local keep_for = whole(ARGV[8], 0, MAX_INSTANT, 'keep_for')
 local open_for = ARGV[9] ~= '' and whole(ARGV[9], 1, MAX_INSTANT, 'open_for')
 local follow_ups = ARGV[10] ~= '' and read_jobs(ARGV, 10) or {}
 local follow_up = follow_ups[1]
--- A thousand requests may end in one call.
+-- A thousand requests may end in one call, and each of them adds its follow-up.
 if #follow_ups > 1 or follow_up and #ARGV[follow_up.first + 1] * MAX_JOBS > MAX_BYTES then
   refuse('INVALID', 'follow-up')
 end
@@ -33,9 +33,9 @@ if gone or not record then
   record.fail_fast = ARGV[7] == '1' and 1 or 0
   if follow_up then
     local update = update_of(follow_up, ARGV[follow_up.first + 1], '1=11')
-    -- A delay begins when it is added.
+    -- The delay begins when the follow-up is added.
     local delayed = follow_up.due and string.sub(ARGV[12], 1, 1) == '+'
-    local never = update.due == MAX_INSTANT  -- However late it ends.
+    local never = update.due == MAX_INSTANT  -- However late the request ends.
     update.after = delayed and (never and MAX_INSTANT or update.due - this.now) or nil
     call('HSET', key.requests, request .. '/end', cmsgpack.pack(update))
   end

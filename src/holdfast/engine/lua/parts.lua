@@ -1,8 +1,8 @@
--- parts: what became of some parts of a request
+-- parts: the state of some parts of a request
 --
--- ARGV   time, request, number of the first, how many
--- reply  parts so far (-1 = there is no such request), then per part its state (see add; '' for
---        one that ended), facts or '', result or false; no more results than fit into one reply
+-- ARGV   time, request, number of the first part, how many
+-- reply  parts so far (-1 = no such request), then per part its state (see add; '' when it has
+--        ended), facts or '', result or false; as many results as fit into one reply
 
 look()
 local request = name(ARGV[2], 'request')

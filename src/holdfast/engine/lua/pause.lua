@@ -1,4 +1,4 @@
--- pause: no lease is granted until resume. What is leased goes on.
+-- pause: grant no lease until resume; jobs that are leased run on
 --
 -- ARGV   time, caller, number
 -- reply  1

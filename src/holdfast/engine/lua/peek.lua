@@ -1,9 +1,9 @@
--- peek: jobs of one state, in its order: what comes next, what is due first, what lapses first;
--- parked ones by request
+-- peek: jobs of one state, in its order: first to run, first due, or first to lapse; parked jobs by
+-- request
 --
--- ARGV   time, state letter (see add), how many to pass over, how many to show
--- reply  ids, scores, payloads, facts ('' for none), holds ('' for none); 1 when there are more
---        whose payloads do not fit into one reply, else 0
+-- ARGV   time, state letter (see add), how many to skip, how many to show
+-- reply  ids, scores, payloads, facts ('' for none), holds ('' for none); 1 when jobs were left out
+--        because their payloads do not fit into one reply, else 0
 
 look()
 local set = ({

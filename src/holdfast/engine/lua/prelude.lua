@@ -1,24 +1,24 @@
--- What every transition shares: the clock, the caller's last answer, refusals, and what is
--- known about a job.
+-- Code that every transition shares: the clock, the caller's last answer, refusals, and the facts
+-- of a job.
 --
--- A script is a header line, the functions that it reaches of this file and of shared/, and
--- one <transition>.lua, sent as one text (scripts.py). `key.<name>` and words in capitals
--- are filled in there. A changing transition reads:
+-- A script is one text: a header line, the functions that the transition needs from this file and
+-- from shared/, and one <transition>.lua. scripts.py puts it together, and fills in `key.<name>`
+-- and words in capitals. A changing transition has this shape:
 --
---     local again = begin()              -- clock, layout, "have I answered this?"
+--     local again = begin()              -- clock, layout, "have I answered this call before?"
 --     if again then return again end
 --     ... check everything, then write ...
---     return finish(answer)              -- remember the answer, wake a sleeper, tell
+--     return finish(answer)              -- remember the answer, wake a sleeper, publish events
 --
--- Check, then write: Lua does not roll back, so every refusal comes before the first
--- write, and no command that can fail follows one. A command fails on a key of another
--- type, so each key is read once before the first write.
+-- Check, then write: Lua does not roll back, so every refusal comes before the first write, and
+-- no command that can fail follows a write. A command fails on a key of the wrong type, so each
+-- key is read once before the first write.
 --
--- All this is made anew for every call: a table that grows, or a function inside a loop,
--- costs more than most commands.
+-- The server runs the whole text anew for every call: a table that grows, or a function inside a
+-- loop, costs more than most commands.
 
 local call = redis.call
-local this  -- what is known of this call, see look()
+local this  -- the state of this call, see look()
 
 -- ---------------------------------------------------------------- refusals
 
@@ -39,8 +39,7 @@ local function name(text, what)
   return text
 end
 
--- Fails, before anything was written, when one of the keys that most transitions write is
--- not of the type it should have.
+-- Fails, before the first write, if a key that most transitions write has the wrong type.
 local function check_types()
   call('ZCARD', key.ready)
   call('ZCARD', key.leased)
@@ -55,7 +54,7 @@ local function check_types()
     call('ZCARD', key.ended)
     call('HLEN', key.results)
     this.has_requests = call('HLEN', key.requests) > 0
-    -- A successor may be of a group that is not there yet.
+    -- A successor may belong to a group that does not exist yet.
     if this.has_requests or this.has_next then
       call('ZCARD', key.parked)
       call('ZCARD', key.turns)
@@ -77,7 +76,7 @@ local function look()
   local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'before', 'paused', 'largest',
     'sequence', 'staging')
   local layout, sequence = found[1], found[7]
-  -- Only what we wrote ourselves is ours to change.
+  -- Change only a queue that has our own layout.
   if layout and layout ~= 'OUR_LAYOUT' then
     local newer = #layout <= 9 and string.find(layout, '^[1-9]%d*$')
     refuse('LAYOUT', newer and layout or 'unknown')
@@ -94,31 +93,33 @@ local function look()
   }
 end
 
--- Write a field of `meta`, together with the answer.
+-- Set a field of `meta`; finish() writes it.
 local function note(field, value)
   local meta = this.meta
   meta[#meta + 1], meta[#meta + 2] = field, value
 end
 
--- Returns the answer given before when this very call was made before.
+-- Returns the remembered answer if this call is a repetition, else nil.
 local function begin()
   look()
   local now, seen = this.now, this.seen
   local caller, number = name(ARGV[2], 'caller'), whole(ARGV[3], 1, MAX_INSTANT, 'number')
   this.at = string.format('%d', now)  -- not `..`, which loses digits
-  -- A clock that was set back must not stop reclaim until it is there again.
+  -- If the clock was set back, an old grace must not stop reclaim until the clock has caught up.
   if this.grace > now + SILENCE_MS then this.grace = 0 end
-  -- Silence of everybody is not a lapse: let the living extend before we reclaim.
+  -- After a silence of all clients (restart, failover, clock step), leases do not lapse at once:
+  -- their holders may extend them first.
   if seen and now - seen > SILENCE_MS then
     this.grace, this.before = now + SILENCE_MS, seen
     note('grace', this.grace)
     note('before', seen)
   end
-  -- During the grace a lease is protected if it had not lapsed at the last call before the
-  -- silence. A lease that had lapsed by then is not: who calls seldom must reclaim too. As `seen`
-  -- may be a second older than that call, some leases are protected that need not be.
+  -- During the grace, a lease is protected if it had not lapsed by the last call before the
+  -- silence. A lease that had lapsed by then is not protected, because clients that call seldom
+  -- must reclaim too. `seen` may be up to a second older than that call, so some leases are
+  -- protected without need.
   this.lapsed_by = now < this.grace and math.min(now, this.before or 0) or now
-  -- Written once a second at most, so silence is known to the second.
+  -- Written at most once a second, so a silence is measured to the second.
   local a_second_later = not seen or now - seen >= 1000 or now < seen
   if a_second_later then note('seen', now) end
 
@@ -128,14 +129,14 @@ local function begin()
     answered = tonumber(answered or 0)
     if answered > number then refuse('STALE', 'a later call of this caller was answered') end
     if answered == number then
-      call('HSET', key.calls, caller, last)  -- so that who waits for replicas waits for this answer
+      call('HSET', key.calls, caller, last)  -- a write, so that WAIT covers this answer
       return cmsgpack.unpack(string.sub(last, start))
     end
   else
     this.new_caller = true
   end
-  -- A command that the user's ACL denies would fail between two writes. Asked for a new
-  -- caller and once a second, as it is slow.
+  -- A command that the user's ACL denies would fail between two writes. The check is slow, so it is
+  -- made for a new caller and once a second.
   if not last or a_second_later then
     for _, command in ipairs({
       {'ZADD', key.ready, 0, ''}, {'ZREM', key.ready, ''}, {'ZRANGE', key.ready, 0, 0},
@@ -151,10 +152,10 @@ local function begin()
   end
 end
 
--- Callers are forgotten by those who come after: a new one, and an old one now and then,
--- looks at four, so the living outnumber the forgotten however short they live.
+-- Forget callers that were silent for CALLER_MS. Each new caller, and each known one on every 16th
+-- call, looks at four random entries, so `calls` stays small even if callers live only briefly.
 local function forget_callers()
-  -- Right after a silence it may be the clock that jumped, and not they who were silent.
+  -- Right after a silence the clock may have jumped, so measure from the last call before it.
   local known_until = this.now < this.grace and this.before or this.now
   for _, other in ipairs(call('HRANDFIELD', key.calls, 4)) do
     local seen = string.match(call('HGET', key.calls, other), '^%d+ (%d+) ')
@@ -162,8 +163,8 @@ local function forget_callers()
   end
 end
 
--- Put what happened into the one event of this call; the list is its own from then on. What was
--- added is not counted: it is what is left of `sequence` without `promoted` and `requeued`.
+-- Add ids to the one message that this call publishes. tell() keeps the list: the caller must not
+-- change it afterwards. `added` has no counter: it is `sequence` less `promoted` and `requeued`.
 local function tell(kind, ids)
   if #ids == 0 then return end
   local told = this.told
@@ -177,8 +178,8 @@ local function tell(kind, ids)
   told[#told + 1] = {kind = kind, ids = ids}
 end
 
--- Remember the answer, count and tell what happened, wake a sleeper. `reply` is what goes
--- out when it is more than is remembered.
+-- Remember the answer, count and publish the events, wake a sleeper. reply: what the caller gets,
+-- if that is more than the answer to remember.
 local function finish(answer, reply)
   call('HSET', key.calls, ARGV[2], ARGV[3] .. ' ' .. this.at .. ' ' .. cmsgpack.pack(answer))
   if #this.meta > 0 then call('HSET', key.meta, unpack(this.meta)) end
@@ -194,13 +195,13 @@ local function finish(answer, reply)
   return reply or answer
 end
 
--- Something has changed that nobody is told: see stamp().
+-- Record a change that has no event, so that stamp() changes.
 local function book()
   if not this.booked then redis.pcall('HINCRBY', key.meta, 'booked', 1) end
   this.booked = true
 end
 
--- Whatever changes a queue changes this.
+-- Returns a text that changes with every change of the queue.
 local function stamp()
   local counted = call('HMGET', key.meta, 'sequence', 'leased', 'completed', 'released', 'promoted',
     'reclaimed', 'failed', 'pruned', 'retried', 'updated', 'cancelling', 'cancelled', 'revived',
@@ -215,22 +216,23 @@ local function rank_of(priority, sequence)
   return (MAX_PRIORITY - priority) * RANKS + sequence
 end
 
--- The number before the first of n new sequence numbers.
+-- Take n sequence numbers. Returns the number before the first.
 local function take_numbers(n)
   return call('HINCRBY', key.meta, 'sequence', n) - n
 end
 
--- The number that a record has under a name; 0 where somebody else wrote it.
+-- A number in a record; 0 if it is not valid, as another program may have written it.
 local function number_in(kept, field_name)
   local number = kept[field_name]
   local sound = type(number) == 'number' and number >= 0 and number % 1 == 0
   return sound and number <= MAX_INSTANT and number or 0
 end
 
--- What is kept about a job beside its payload: msgpack, full words, only what differs from
--- the defaults; -1 means no limit. The first eleven the client may set. A fact of the wrong
--- kind is passed over, as it must not stop the queue; one that we do not know is kept, as
--- a newer release may have written it. Returns the facts, and whether all are sound.
+-- Facts are what is stored about a job beside its payload: msgpack with full words as keys, and
+-- only what differs from the defaults; -1 means no limit. The client may set the first eleven. A
+-- fact of the wrong kind is ignored, because it must not stop the queue. An unknown fact is kept,
+-- because a newer release may have written it. Returns the facts, and whether all of them are
+-- valid.
 local function read_facts(packed)
   if not packed then return {}, true end
   local ok, facts = pcall(cmsgpack.unpack, packed)

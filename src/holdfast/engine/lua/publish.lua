@@ -1,10 +1,10 @@
 -- publish: staged -> ready | delayed | parked, for a write that is committed
 --
--- ARGV   time, caller, number, write ('' = the one that waits longest)
+-- ARGV   time, caller, number, write ('' = the oldest that is committed)
 -- reply  how many rows became jobs, 1 when there is more to publish, else 0
 --
--- The call that makes jobs of a chunk takes the chunk away, so no row becomes two jobs. An id that
--- is taken is ignored or changed, as the write said.
+-- The call that turns a chunk into jobs also removes the chunk, so no row becomes two jobs. A row
+-- whose id is taken is ignored, or changes that job, as the write says.
 
 local again = begin()
 if again then return again end

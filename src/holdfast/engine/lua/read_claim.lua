@@ -4,7 +4,7 @@
 -- reply  ids, payloads, facts ('' for none; empty when no job has any)
 --
 -- Always the same jobs in the same order, or none: a claim that is over is refused, and so is a
--- chunk of which somebody took a job away.
+-- chunk that has lost a job.
 
 look()
 local reader, epoch = reader_name(ARGV[2]), whole(ARGV[3], 1, MAX_INSTANT, 'epoch')

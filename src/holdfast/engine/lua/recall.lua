@@ -4,8 +4,8 @@
 --        place in `leased` ('' = its end), how many ids to look at
 -- reply  how many were taken back, next place (0 = done)
 --
--- Counts a lapse, as reclaim does, and does not wait after a silence. What a reader has claimed is
--- left to it.
+-- Counts a lapse, as reclaim does, but does not wait after a silence. Jobs that a reader has
+-- claimed are not taken back.
 
 local again = begin()
 if again then return again end
@@ -26,7 +26,7 @@ if stop >= 0 then
   local found = call('HMGET', key.holds, unpack(walked))
   for i, id in ipairs(walked) do
     local token, leased_at = string.match(found[i] or '', '^(%S+) (%d+) ')
-    local claimed = string.sub(found[i] or '', 1, 6) == 'claim:'  -- Those go back whole.
+    local claimed = string.sub(found[i] or '', 1, 6) == 'claim:'  -- A claim goes back whole.
     local mine = holder == '' or token and string.sub(token, 1, #holder + 1) == holder .. '.'
     if mine and not claimed and this.now - (leased_at or 0) > longer then
       ids[#ids + 1], holds[#holds + 1] = id, found[i]

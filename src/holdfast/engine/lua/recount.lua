@@ -1,8 +1,8 @@
--- recount: correct the counters of requests, as somebody has counted their jobs
+-- recount: set the counters of requests to what the caller has counted
 --
 -- ARGV   time, caller, number, stamp (see audit), then per request or group: its name, how many
---        of its jobs are leased, failed, parked, delayed; of how many parts it is kept that they
---        were handled, cancelled; how many have a result
+--        of its jobs are leased, failed, parked, delayed; how many of its parts are on record as
+--        handled, cancelled; how many have a result
 -- reply  '1'; '0' when the queue has changed since they were counted
 
 local again = begin()

@@ -1,11 +1,12 @@
--- release: leased -> ready or parked at its rank | delayed; as a lapse maybe -> failed
+-- release: leased -> ready | parked at its rank | delayed; or failed, if it counts as a lapse
 --
 -- ARGV   time, caller, number, after ('' or ms), to_the_back, lapsed ('' or the reason),
 --        handlings (see read_handlings), settles
 -- reply  '1' or '0' per settle
 --
--- Costs the job nothing, unless `lapsed` says that a run did not answer. A job that was
--- cancelled meanwhile ends as that. What a failure handler gives back is failed as before.
+-- Costs the job nothing, unless `lapsed` says why the run did not answer: then it counts a lapse. A
+-- job that was cancelled in the meantime ends as cancelled. A job that its failure handler releases
+-- is failed as before.
 
 local again = begin()
 if again then return again end

@@ -1,4 +1,4 @@
--- renew_claims: a reader is alive, so its claims lapse later
+-- renew_claims: extend all claims of a reader
 --
 -- ARGV   time, caller, number, reader, epoch, claim_ms
 -- reply  how many claims it holds

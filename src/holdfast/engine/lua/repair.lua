@@ -1,14 +1,13 @@
--- repair: look at some ids and mend every invariant that is broken
+-- repair: look at some ids and repair every broken invariant
 --
 -- ARGV   time, caller, number, stage (1…), place ('' = its begin), how many ids to look at
 -- reply  what was done (id, what, id, what, …), next stage (0 = done), next place
 --
--- First the sets are walked, requests and claims before jobs and each from its end, then the
--- hashes.
--- Nothing that has a payload is dropped: a job that no set has is ready or parked again. It may
--- run at any time, beside workers and other repairs.
+-- First the sets are walked, requests and claims before jobs, and each from its end; then the
+-- hashes. A job that has a payload is never dropped: if it is in no set, it becomes ready or parked
+-- again. Repair may run at any time, beside workers and other repairs.
 
--- Whoever broke the sequence, it goes on above every number that was ever given.
+-- A broken sequence continues with the time in ms, which is above every number given before.
 local broken = redis.pcall('HGET', key.meta, 'sequence')
 if type(broken) == 'string' and not string.find(broken, '^%d+$') then
   call('HSET', key.meta, 'sequence', ARGV[1] ~= '' and ARGV[1] or call('TIME')[1] * 1000)
@@ -26,7 +25,7 @@ local SET_KEYS = {
   key.ended,
 }
 local NOT_BY_ID = {terms = true, turns = true, staging = true}
--- Of two sets the one that stands first here keeps the id.
+-- If two sets have an id, the set with the lower number here keeps it.
 local KEEPS = {leased = 1, parked = 2, ready = 3, delayed = 4, failed = 5, ended = 6}
 local HASH_KEYS = {
   key.jobs, key.holds, key.facts, key.next, key.results, key.requests, key.ledger, key.staged,
@@ -52,21 +51,21 @@ local function drop(id)
   end
 end
 
--- The record of an owner. A group that counts no job is not taken away before it is counted anew.
+-- The record of a request or group. A group that counts 0 jobs is kept until it is counted again.
 local function record_of(owner)
   local record = request_of(owner)
   if record and record.group == 1 then record.total = math.max(record.total, 1) end
   return record
 end
 
--- Is it kept how this part ended, or what came of it?
+-- Whether this id was a part of a request that still exists: then its ending and result are kept.
 local function is_ended_part(id, facts)
   local request = facts.request or string.match(id, '^(.*)/%d+$')
   return request and request_of(request)
 end
 
--- nothing -> ready | parked, at the rank that its hold tells; or failed, or ended, where that is
--- known. Returns the word for it.
+-- nothing -> ready | parked, at the rank in its hold; or failed, or ended, if its facts say so.
+-- Returns the word for its new state.
 local function file(id)
   local facts, hold = facts_of(id), call('HGET', key.holds, id)
   facts.outcome, facts.ended_at, facts.taken_until = nil, nil, nil
@@ -83,7 +82,7 @@ local function file(id)
   end
   local rank = tonumber(string.match(hold or '', '^%S+ %d+ (%d+)'))
   if rank and rank % RANKS <= given and rank < 100 * RANKS then
-    -- As after a reclaim: its last holder may still complete it.
+    -- As after a reclaim, its last holder may still complete it.
     put_waiting(id, facts, MAX_PRIORITY - math.floor(rank / RANKS), rank, 0)
   else
     call('HDEL', key.holds, id)
@@ -92,7 +91,7 @@ local function file(id)
   return (facts.request or facts.group) and 'parked' or 'ready'
 end
 
--- The place of a job in `parked`; '' for one that has no owner.
+-- The member of a job in `parked`; '' if it has no request or group.
 local function parked_name(id, facts)
   return (facts.request or facts.group) and parked_member(id, facts) or ''
 end
@@ -133,7 +132,7 @@ local function mend_facts(id, set)
   return facts
 end
 
--- A request without a record is forgotten; what is left of it are jobs like any other.
+-- A request without a record is forgotten; its remaining parts become plain jobs.
 local function mend_request(request)
   local record = record_of(request)
   if not record then return did(request, 'request forgotten, as it has no record') end
@@ -147,7 +146,7 @@ local function mend_request(request)
     did(request, 'goes on, as parts of it wait')
   end
   if parked > 0 and record.sealed == 1 and is_over then
-    -- It must not end before it is counted anew.
+    -- It must not end before its parts are counted again.
     record.done = record.total - (count_settled(record) - record.done) - 1
   elseif record.sealed == 1 and is_over and record.outcome == 0 then
     return did(request, 'ended, as it is over')
@@ -162,7 +161,7 @@ local function mend_turn(owner)
   if not request_of(owner) then did(owner, 'turn dropped, as there is no such request') end
 end
 
--- When a request is to be tended of which that was lost.
+-- The time in `terms` for a request that has lost it.
 local function term_of(record)
   if record.outcome > 0 then
     local keep_for = math.max(record.keep_for_ms, LEAST_KEPT_MS)
@@ -171,8 +170,7 @@ local function term_of(record)
   return record.stopping > 0 and this.now or MAX_INSTANT
 end
 
--- Something in `staging` without a record is dropped; what is to be seen to at a wrong time gets
--- another one.
+-- An entry of `staging` without a record is dropped; an entry with a wrong time gets a new one.
 local function mend_entry(entry, score)
   local kept, at = entry_of(entry), tonumber(score)
   if not kept then
@@ -204,7 +202,7 @@ local function mend_entry(entry, score)
   end
 end
 
--- What is in the ledger, or staged, and in `staging` not.
+-- A record of the ledger that `staging` lacks, or a chunk that no record knows.
 local function adopt_entry(entry, hash)
   if hash == key.ledger then
     local kept = entry_of(entry)
@@ -329,7 +327,7 @@ local function mend(member, score, set, set_key)
   end
 end
 
--- What is in a hash and in no set; or an update of what has ended.
+-- An entry of a hash whose id is in no set, or a successor of a job that has ended.
 local function adopt(id, hash)
   if OF_LEDGER[hash] then return adopt_entry(id, hash) end
   local facts = facts_of(id)
@@ -375,7 +373,7 @@ if stage <= #SETS then
   for i = 1, #found, 2 do mend(found[i], found[i + 1], set, set_key) end
   from = start > 0 and string.format('%d', start) or ''
 else
-  -- Values are read too, so no more of them than fit into a call.
+  -- HSCAN returns the values too, so it asks for no more than fit into one call.
   local fits = math.floor(MAX_BYTES / math.max(this.largest, 1024 * 1024))
   local hash = HASH_KEYS[stage - #SETS]
   local found = call('HSCAN', hash, from ~= '' and from or '0', 'COUNT', math.min(budget, fits))

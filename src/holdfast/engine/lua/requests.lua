@@ -1,8 +1,8 @@
--- requests: what is known of one request, or of some
+-- requests: the records of one request, or of some
 --
 -- ARGV   time, request ('' = some of them), place in `terms` ('' = its end), how many to look at
--- reply  now, next place (0 = done), then per request its name, its record and when it is to be
---        tended (its score in `terms`, '' if it has none)
+-- reply  now, next place (0 = done), then per request its name, its record, and its score in
+--        `terms`: when lease or tidy must process it ('' if it has none)
 
 look()
 local names, start = {ARGV[2]}, 0

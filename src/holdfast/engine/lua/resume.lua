@@ -1,4 +1,4 @@
--- resume: leases are granted again.
+-- resume: grant leases again
 --
 -- ARGV   time, caller, number
 -- reply  1

@@ -4,8 +4,9 @@
 --        (see read_failures)
 -- reply  '1' or '0' per lease
 --
--- Counts a failure. A job that was cancelled meanwhile ends as that. What a failure handler
--- could not handle is failed again, until it has tried as often as it may.
+-- Counts a failure. A job that was cancelled in the meantime ends as cancelled. A job that its
+-- failure handler retries goes back to failed, and the handler gets it again, as often as its limit
+-- allows.
 
 local again = begin()
 if again then return again end

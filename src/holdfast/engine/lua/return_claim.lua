@@ -3,7 +3,7 @@
 -- ARGV   time, caller, number, reader, epoch, number of the claim, to_the_back
 -- reply  how many jobs were given back, 1 when there are more, else 0
 --
--- From the first call on the claim is over: it cannot be read again.
+-- The first call ends the claim: it cannot be read again.
 
 local again = begin()
 if again then return again end

@@ -3,7 +3,8 @@
 -- ARGV   time, caller, number, ids
 -- reply  '1' or '0' per id
 --
--- A request that had ended goes on with its part; one that is just being stopped does not.
+-- Reviving a part of an ended request reopens the request. A part of a request that is being
+-- stopped is not revived.
 
 local again = begin()
 if again then return again end

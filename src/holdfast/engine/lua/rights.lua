@@ -3,7 +3,8 @@
 -- ARGV   time
 -- reply  names of commands
 --
--- Whoever gets an answer may run scripts. It does nothing else, as that might be denied.
+-- A user who gets an answer may run scripts. The script runs none of these commands, because that
+-- might be denied.
 
 local denied = {}
 for _, command in ipairs({

@@ -3,7 +3,8 @@
 -- ARGV   time, caller, number, reader, epoch, the number below which all claims are settled
 -- reply  how many jobs were completed, 1 when there is more to settle, else 0
 --
--- Of a claim that lapsed meanwhile what is left is completed, and then it is forgotten.
+-- If a claim has lapsed in the meantime, the jobs that it still has are completed, and the claim is
+-- forgotten.
 
 local again = begin()
 if again then return again end

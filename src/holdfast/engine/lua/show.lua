@@ -1,10 +1,10 @@
--- show: all that is known about one job
+-- show: everything that is stored about one job
 --
 -- ARGV   time, id
 -- reply  now, state letter ('' = no job has this id; see add), score, jobs before it (of `ready`
 --        or of its request, else -1), payload or false, facts or '', hold or '', 1 when a
 --        successor waits, result or false, paused (1 or 0), the record of its request or group
---        ('' = none), and who holds the places of that
+--        ('' = none), and for a parked job up to 10 tokens that hold the places there
 
 look()
 local id = name(ARGV[2], 'id')
@@ -25,13 +25,13 @@ elseif state == '' then
     state = 'p'
     behind = call('ZLEXCOUNT', key.parked, '[' .. parked_prefix(owner), '(' .. member)
   elseif request_in(id) then
-    -- What became of a part is kept as long as its request.
+    -- The ending of a part is kept as long as its request.
     owner = request_in(id)
     state, score = 'e', call('ZSCORE', key.terms, owner) or '0'
   end
 end
 
--- Who runs its fellows; not more are looked at than fit into a call.
+-- The tokens of other jobs of its request or group, among the first MAX_JOBS leases.
 local holders = {}
 if state == 'p' then
   local leased = call('ZRANGE', key.leased, 0, MAX_JOBS - 1)

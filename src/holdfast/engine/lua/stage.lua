@@ -3,8 +3,8 @@
 -- ARGV   time, caller, number, attempt, number of the chunk, keep_for_ms, chunk (see read_chunk)
 -- reply  how many chunks the attempt has
 --
--- They become jobs when the write is committed. Chunks come one after the other; one that is there
--- already is a repetition and counts once. What is not adopted in time is forgotten.
+-- The rows become jobs when the write is committed. Chunks must come in order; a chunk that is
+-- there already is a repetition and counts once. Chunks that are not adopted in time are forgotten.
 
 local again = begin()
 if again then return again end

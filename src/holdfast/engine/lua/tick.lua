@@ -3,11 +3,11 @@
 -- ARGV   time, caller, number, schedule, seen ('' = none, '?' = only look), tick,
 --        groups of jobs (see read_jobs)
 -- reply  the time; the last tick of this schedule before this call ('' = none); '+' and one letter
---        per job (see add), or nothing where somebody else was first
+--        per job (see add), or '' if another scheduler was first
 --
--- Any number of schedulers ask. Who has seen the last tick may make the next ones, so each is made
--- once: also by one who was frozen for hours between looking and making. A schedule that nobody
--- asks for in 100 days is forgotten.
+-- Any number of schedulers may call. Only a call that presents the last tick may make the next
+-- ones, so each tick is made once, even by a scheduler that was frozen for hours between looking
+-- and making. A schedule that no call names for 100 days is forgotten.
 
 local again = begin()
 if again then return again end

@@ -1,12 +1,12 @@
--- tidy: promote, reclaim, prune and tend requests now, without leasing anything
+-- tidy: promote, reclaim, prune and process requests now, without leasing anything
 --
 -- ARGV   time, caller, number, to_the_back, force, failed for longer than (ms, '' = any time)
--- reply  promoted, reclaimed, pruned, dropped, tended: each at most MAX_JOBS, so ask until none is;
---        of what is staged or committed how much was seen to, so ask until it is 0; 1 when
---        something is to be published
+-- reply  how many were promoted, reclaimed, pruned, dropped, and how many requests and parts were
+--        processed: each at most MAX_JOBS, so ask again while one of them is; then how many entries
+--        of `staging` were processed: ask again until it is 0; 1 when rows wait to be published
 --
--- With force what lapsed is reclaimed even after a silence of everybody. Jobs that are
--- failed for longer than somebody's rule allows are dropped.
+-- With force, lapsed leases are reclaimed even right after a silence. Jobs that have been failed
+-- for longer than the given time are dropped.
 
 local again = begin()
 if again then return again end
@@ -19,8 +19,8 @@ check_types()
 for _, set in ipairs({key.failed, key.ended}) do call('ZCARD', set) end
 call('HLEN', key.results)
 
--- failed -> gone. A score is never less than the time of the failure; what no handler may
--- have any more stands behind the others, by that time too.
+-- failed -> gone. A score is never less than the time of the failure. Jobs that no failure handler
+-- may have any more come last: their score is SPENT plus the time of the failure.
 local function drop_failed()
   local dropped = {}
   for _, base in ipairs({0, SPENT}) do

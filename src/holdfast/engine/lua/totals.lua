@@ -1,10 +1,10 @@
--- totals: how often what happened, since the queue was first used
+-- totals: lifetime counters of the queue
 --
 -- ARGV   time
 -- reply  added, leased, completed, retried, released, reclaimed, failed, cancelled, revived
 --
--- Nobody counts what is added: each job took a number of the sequence, as did what was
--- promoted and what was given a new rank.
+-- `added` has no counter of its own: each added job takes a number of the sequence, and so does
+-- each job that is promoted or gets a new rank.
 
 look()
 local counted = call('HMGET', key.meta, 'sequence', 'leased', 'completed', 'retried', 'released',

@@ -1,11 +1,11 @@
--- update: nothing -> ready | delayed | parked, as add; a job that is there is changed instead
+-- update: nothing -> ready | delayed | parked, as add; a job that exists is changed instead
 --
 -- ARGV   time, caller, number, how (see update_of), groups of jobs (see read_jobs)
 -- reply  one letter per job: '1' created; R D P changed, and now ready, delayed or parked; L kept
---        until its lease ends; F failed before, and revived; e ended and to be remembered
+--        until its lease ends; F failed before, and revived; e ended, and still remembered
 --
--- One job after the other, so that the same id may come twice. The parts of a request are not
--- changed: they are what was asked for.
+-- Jobs are taken one after the other, so the same id may come twice. The call is refused if it
+-- would change a part of a request.
 
 local again = begin()
 if again then return again end

@@ -1,11 +1,11 @@
--- workers: who registered, until when each said to be alive, and which of its jobs it still holds
+-- workers: the registered workers, until when each is alive, and which of its jobs it still holds
 --
 -- ARGV   time
 -- reply  now, then per worker holder, '<alive until> <about>', '1' or '0' for each of `running` in
---        about: whether the last lease of the job is the worker's ('' where that cannot be told)
+--        about: whether the last lease of the job is the worker's ('' if about names no jobs)
 --
--- A worker tells every few seconds what it runs. Jobs that ended since, or went to another worker,
--- are told apart here.
+-- A worker reports every few seconds which jobs it runs. This call marks the jobs that have ended
+-- since, or went to another worker.
 
 look()
 

@@ -1,9 +1,9 @@
 -- adding: nothing -> ready | delayed | parked
 --
--- `read_jobs`, `check_groups` and `choose` only read, `create`, `create_each` and `update_each`
+-- `read_jobs`, `check_groups` and `choose` only read; `create`, `create_each` and `update_each`
 -- write.
 
--- What a job says about itself, as the client packs it (see read_facts).
+-- The options of a job, as the client packs them (see read_facts).
 local function read_options(packed)
   local options, sound = read_facts(packed)
   local least = {
@@ -25,12 +25,13 @@ local function read_options(packed)
   return options
 end
 
--- Jobs stand in a list of words, from `at` to the end, in groups that share all but id and
--- payload:
+-- Read jobs from a list of words, from `at` to the end. They stand in groups that share everything
+-- but id and payload:
 --     fresh, priority, due ('' = now), options ('' = none), n, then n times id, payload
--- fresh '1': the client made the ids, so they need no look-up. Unless we do not know the
--- caller: then this may be a call of long ago whose answer is forgotten. In a chunk, which is
--- there only once, each group begins with one word more: the request, or ''.
+-- fresh '1': the client made the ids, so they need no look-up. This does not hold for an unknown
+-- caller, because its call may be an old repetition whose answer is forgotten. It always holds for
+-- a chunk, which exists only once. In a chunk, each group begins with one more word: the request,
+-- or ''.
 local function read_jobs(words, at, chunk)
   local groups, total, bytes = {}, 0, 0
   while words[at] do
@@ -44,7 +45,7 @@ local function read_jobs(words, at, chunk)
     due = due ~= '' and read_due(due) or nil
     local options = packed ~= '' and read_options(packed) or nil
     if due then
-      -- While it is delayed its score is the time, so priority and number wait in the facts.
+      -- The score of a delayed job is its due time, so the facts keep its priority and number.
       options = options or {}
       options.priority, options.number = priority ~= 50 and priority or nil, 0
     end
@@ -69,8 +70,8 @@ local function read_jobs(words, at, chunk)
   return groups, total
 end
 
--- The letter of the set that has an id (parked where no other has, or the ending of a part): the
--- receipt of an add that added nothing.
+-- The letter of the set that has an id, for the receipt of an add that added nothing: 'p' if it is
+-- in no other set, 'e' if only the ending of a part is left.
 local function state_of(id)
   local sets = {
     r = key.ready, l = key.leased, d = key.delayed, f = key.failed, e = key.ended,
@@ -81,13 +82,13 @@ local function state_of(id)
   return call('HEXISTS', key.jobs, id) == 1 and 'p' or 'e'
 end
 
--- Is the job with this id to end as cancelled, and does nothing wait for that?
+-- Whether the job with this id will end as cancelled, is not a part, and has no successor.
 local function is_marked(id)
   local facts = facts_of(id)
   return facts.cancelled and not facts.request and call('HEXISTS', key.next, id) == 0
 end
 
--- Sort out the jobs of a group whose ids may be taken.
+-- Decide which jobs of a group can have their ids.
 local function choose_each(group, taken)
   local ids, pairs_, letters, successors, words = {}, {}, {}, {}, group.words
   for i = group.first, group.last, 2 do
@@ -99,7 +100,7 @@ local function choose_each(group, taken)
       pairs_[#pairs_ + 1] = words[i + 1]
       letters[#letters + 1] = '1'
     else
-      -- An id that the client made is taken only by this very job.
+      -- Only this very job can have an id that the client made.
       local letter = group.made and '1' or taken[id] or state_of(id)
       if letter == 'l' and not taken[id] and is_marked(id) then
         letter, taken[id] = 'L', 'l'
@@ -112,10 +113,10 @@ local function choose_each(group, taken)
   return table.concat(letters)
 end
 
--- Sort out the jobs to create: per group what to write, and one letter per job: '1', 'L'
--- for what waits until a cancelled run is over, or the set that already has its id.
--- Reads every key that create will write, but for `jobs`:
--- that is written first, so it may fail.
+-- Decide what create() writes. Sets ids, pairs and successors of each group, and returns one letter
+-- per job: '1', 'L' for a job that waits until a cancelled run is over, or the letter of the set
+-- that already has its id. Reads every key that create() will write, except `jobs`: that is written
+-- first, so it may fail.
 local function choose(groups)
   local flags, taken = '', {}
   this.asleep = call('LLEN', key.wake) == 0
@@ -132,10 +133,10 @@ local function choose(groups)
   return flags
 end
 
--- What a job of this group says about an id that is taken (see waiting.lua). `how` is four
--- letters: replace the data? the due time (= yes, - no, > by a later one, < by an earlier)?
--- the limits? begin the counts anew? Then the options that are replaced where not all are, each
--- after a space.
+-- The update that a job of this group makes to a taken id (see waiting.lua). `how` is four letters:
+-- replace the data (0, 1)? the due time (= yes, - no, > only by a later one, < only by an earlier
+-- one)? the limits (0, 1)? reset the counts (0, 1)? If only some options are replaced, their names
+-- follow, each after a space.
 local function update_of(group, payload, how)
   local data, when, limits, counts, only =
     string.match(how or '', '^([01])([=<>-])([01])([01])([%l_ ]*)$')
@@ -157,7 +158,7 @@ local function update_of(group, payload, how)
   }
 end
 
--- Fails, before anything was written, when a job cannot be of the group that it names.
+-- Fails, before the first write, if a request has the name of a job's group.
 local function check_groups(groups)
   for _, group in ipairs(groups) do
     local named = group.facts and group.facts.group
@@ -171,7 +172,7 @@ local function check_groups(groups)
   end
 end
 
--- Keep what was added under an id whose run was cancelled, until that is over.
+-- Keep the jobs that were added under the id of a cancelled run, until that run is over.
 local function keep_successors(group)
   local words = group.words
   for _, i in ipairs(group.successors or {}) do
@@ -180,7 +181,7 @@ local function keep_successors(group)
   end
 end
 
--- nothing -> ready | delayed, for jobs of no group.
+-- nothing -> ready | delayed, for jobs without a group.
 local function create(groups)
   local all = {}
   for _, group in ipairs(groups) do
@@ -222,7 +223,7 @@ local function create(groups)
   tell('added', all)
 end
 
--- nothing -> ready | delayed | parked: the same, also for jobs of a group.
+-- nothing -> ready | delayed | parked: like create, also for jobs with a group.
 local function create_each(groups)
   for _, group in ipairs(groups) do
     if group.facts and group.facts.group then
@@ -243,8 +244,8 @@ local function create_each(groups)
   end
 end
 
--- nothing -> ready | delayed | parked; a job that is there is changed instead. Returns one letter
--- per job (see update).
+-- nothing -> ready | delayed | parked; a job that exists is changed instead. Returns one letter per
+-- job (see update).
 local function update_each(groups, how)
   local letters, updated = {}, {}
 
@@ -270,12 +271,12 @@ local function update_each(groups, how)
     local words = group.words
     for i = group.first, group.last, 2 do
       local id = words[i]
-      -- An id that the client made is taken only by this very job: then this is a call of long
-      -- ago whose answer is forgotten.
+      -- Only this very job can have an id that the client made. Then this call is an old repetition
+      -- whose answer is forgotten.
       if group.made and not is_free(id, true) then
         letters[#letters + 1] = '1'
       elseif group.request and request_in(id) and call('HEXISTS', key.jobs, id) == 1 then
-        letters[#letters + 1] = 'p'  -- Too late to refuse it.
+        letters[#letters + 1] = 'p'  -- Too late to refuse: the write is committed.
       else
         letters[#letters + 1] = update_job(id, update_of(group, words[i + 1], how), group.due)
       end
@@ -285,7 +286,8 @@ local function update_each(groups, how)
   return letters
 end
 
--- The first number among the next n of a request that a job has which is no part; nil for none.
+-- The first number among the next n of a request that already belongs to a plain job; nil if there
+-- is none.
 local function taken_part(request, first, n)
   local ids = {}
   for i = 1, n do ids[i] = part_id(request, first + i - 1) end
@@ -296,7 +298,7 @@ local function taken_part(request, first, n)
   return nil
 end
 
--- nothing -> parked | delayed: the next parts of a request. facts: what all of them say.
+-- nothing -> parked | delayed: the next parts of a request. facts: the options that they share.
 local function append_parts(request, record, payloads, priority, due, facts)
   local n, before, ids, jobs, packed, scored = #payloads, record.total, {}, {}, {}, {}
   local number = take_numbers(n)

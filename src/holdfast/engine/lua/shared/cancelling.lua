@@ -1,8 +1,9 @@
--- cancelling: somebody's no. After check_types and the types of ended, failed, delayed, results.
+-- cancelling: jobs that shall not run again. Call check_types first, and check the types of ended,
+-- failed, delayed and results.
 
 -- ready | delayed | parked | failed -> gone, or its ending remembered; leased -> marked, so that it
--- ends as cancelled whatever its holder says. What waits to succeed it is gone too, unless it
--- is to be left. Returns whether a run is prevented by this call.
+-- ends as cancelled however its holder settles it. Its successor is removed too, unless
+-- leave_successor. Returns whether this call prevents a run.
 local function cancel_job(id, running, leave_successor)
   if call('ZSCORE', key.leased, id) then
     local waited = not leave_successor and call('HDEL', key.next, id) == 1

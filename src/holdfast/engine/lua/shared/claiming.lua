@@ -1,10 +1,10 @@
--- claiming: batches of leases that a reader holds together. After check_staging.
+-- claiming: batches of leases that a reader holds together. Call check_staging first.
 --
--- The jobs of a claim are leased under one token and do not lapse one by one: the claim has a time
--- in `staging`. Its chunks stand in `claims` as '<n>/<number> <reader>', each a msgpack list of
+-- The jobs of a claim are leased under one token and do not lapse one by one: the claim has one
+-- time in `staging`. Its chunks are in `claims` as '<n>/<number> <reader>', each a msgpack list of
 -- ids.
 
--- The entry of a claim, its token, and the field of one of its chunks.
+-- The name of a claim in the ledger, its token, and the field of one of its chunks.
 local function claim_entry(reader, n)
   return string.format('claim %d ', n) .. reader
 end
@@ -24,14 +24,14 @@ local function reader_name(text)
   return text
 end
 
--- What is kept about a reader, for one who presents its epoch.
+-- The record of a reader. Refuses a caller whose epoch is not the current one.
 local function reader_of(reader, epoch)
   local kept = entry_of('reader ' .. reader)
   if not kept or number_in(kept, 'epoch') ~= epoch then refuse('FENCED', 'a newer reader') end
   return kept
 end
 
--- Is this the hold of a claim that is not there, or that has nothing any more?
+-- Whether this hold belongs to a claim that does not exist or has no jobs left.
 local function is_claimed_by_nobody(hold)
   local reader, n = string.match(hold, '^claim:(%S*)%.(%d+) ')
   if not reader then return false end
@@ -45,7 +45,8 @@ local function refuse_what_is_over(kept)
   end
 end
 
--- The ids of the jobs of a chunk that still are the claim's, and their holds; of how many.
+-- The jobs of a chunk that the claim still holds. Returns their ids, their holds, and how many jobs
+-- the chunk had.
 local function claimed_in(reader, n, number)
   local ok, ids = pcall(cmsgpack.unpack,
     call('HGET', key.claims, claim_field(reader, n, number)) or '')
@@ -62,8 +63,8 @@ local function claimed_in(reader, n, number)
   return mine, holds, #ids
 end
 
--- One chunk of a claim is done with. Returns whether all are: then nothing of it stays, or that
--- it is over.
+-- Remove one chunk of a claim. Returns whether it was the last one. Then the claim is removed too;
+-- but if it was sealed and is over, its record stays, and says why.
 local function close_chunk(entry, kept, reader, n, at)
   local first = number_in(kept, 'first')
   call('HDEL', key.claims, claim_field(reader, n, first))
@@ -72,14 +73,14 @@ local function close_chunk(entry, kept, reader, n, at)
     enter(entry, kept, at)
     return false
   elseif kept.over and kept.sealed then
-    enter(entry, kept, after_ms(GONE_MS))  -- Who asks for it again shall learn why it is gone.
+    enter(entry, kept, after_ms(GONE_MS))  -- A reader that asks again learns why.
   else
     strike(entry)
   end
   return true
 end
 
--- A reader that is gone, and what is known of its claims; not while one of them is open.
+-- Forget a reader that is gone, and its claims, unless one of them is open.
 local function forget_reader(entry, kept)
   local reader, first = string.sub(entry, 8), number_in(kept, 'settled')
   local last = math.min(number_in(kept, 'next'), first + MAX_JOBS)
@@ -95,7 +96,7 @@ local function forget_reader(entry, kept)
 end
 
 -- leased -> ready | parked, for one chunk of a claim that is over. Returns how many jobs, and
--- whether that was the last.
+-- whether it was the last chunk.
 local function return_chunk(entry, kept, why, to_the_back)
   local n, reader = string.match(entry, '^claim (%d+) (.*)$')
   n = tonumber(n)

@@ -1,6 +1,6 @@
--- closing: what follows for the requests that this call has met. After check_requests.
+-- closing: turns and endings of the requests that this call has met. Call check_requests first.
 
--- Fails, before anything was written, when a key that requests need is of another type.
+-- Fails, before the first write, if a key that requests need has the wrong type.
 local function check_requests()
   for _, set in ipairs({
     key.parked, key.turns, key.terms, key.ready, key.delayed, key.failed, key.ended,
@@ -16,8 +16,8 @@ local function count_settled(record)
   return record.done + record.failed + record.handled + record.cancelled
 end
 
--- parked | delayed -> gone, for a request that is to end. Not more of it than fits into a call:
--- whoever calls next goes on.
+-- parked | delayed -> gone, for a request that is being stopped. Removes no more parts than fit
+-- into one call; later calls go on.
 local function empty_request(request, record)
   local budget = this.budget or MAX_JOBS
   local waiting = record.total - count_settled(record) - record.running
@@ -27,7 +27,7 @@ local function empty_request(request, record)
   if #ids > 0 then call('ZREM', key.parked, unpack(members)) end
   budget = budget - #ids
   record.parked = record.parked - #ids
-  -- What waits for its time is found by its number.
+  -- Delayed parts are found by their numbers.
   if waiting - #ids > record.parked then
     local last = math.min(record.walked + budget, record.total)
     for number = record.walked, last - 1 do
@@ -54,16 +54,17 @@ local function empty_request(request, record)
   call('ZADD', key.terms, waiting > n and this.now or MAX_INSTANT, request)
 end
 
--- The request is over: told once, remembered for a while, its follow-up added.
+-- The request is over: publish that once, keep the record for a while, add the follow-up.
 local function end_request(request, record)
   record.outcome = record.failed + record.handled > 0 and FAILED or COMPLETED
   if record.stopping > 0 then record.outcome, record.stopping = record.stopping, 0 end
   record.ended_at, record.endings, record.walked = this.now, record.endings + 1, 0
-  -- Who waits for it asks once a second, and may miss the event.
+  -- A client that waits for the end asks once a second, and may miss the event.
   call('ZADD', key.terms, after_ms(math.max(record.keep_for_ms, LEAST_KEPT_MS)), request)
   local follow_up = read_update(call('HGET', key.requests, request .. '/end'))
   if follow_up then
-    -- Those of earlier requests of this name may still be there; not all of them are asked.
+    -- The follow-ups of earlier requests with this name may still exist. After 100 taken ids, take
+    -- a new number of the sequence.
     local id, number = request .. string.format('/end/%d', record.endings), record.endings
     local last = number + 100
     while not is_free(id, false) do
@@ -78,7 +79,7 @@ local function end_request(request, record)
   tell('ended', {request})
 end
 
--- Write pairs, as many at a time as one command takes.
+-- Write pairs, in chunks that fit into one command.
 local function write_pairs(command, where, pairs_)
   for first = 1, #pairs_, 2 * MAX_JOBS do
     local last = math.min(first + 2 * MAX_JOBS - 1, #pairs_)
@@ -91,7 +92,8 @@ local function is_over(record)
     and record.done + record.failed + record.handled + record.cancelled >= record.total
 end
 
--- What empties and ends a request: made where there is one, and once.
+-- Returns the function that empties and ends requests. closer() is lazy (see scripts.py): only a
+-- call that needs these functions makes them, and only once.
 local function closer()
   return function(request, record)
     if record.stopping > 0 then empty_request(request, record) end
@@ -99,14 +101,14 @@ local function closer()
   end
 end
 
--- Decide what follows from what was counted since the last time: endings, and turns.
+-- Decide endings and turns from what was counted since the last decision.
 local function decide_met()
   local met, todo, moved, gone = this.met, this.met.todo, {}, {}
   local records, close, i, owner = met.records, nil, 1, todo[1]
   while owner do
     local record = records[owner]
     if record then
-      record.todo = false  -- It may be met again: the follow-up of another may be its job.
+      record.todo = false  -- It may be met again: a follow-up of another may join it.
       if record.stopping > 0 or is_over(record) then
         close = close or closer()
         close(owner, record)
@@ -120,7 +122,7 @@ local function decide_met()
     owner = todo[i]
   end
   met.todo = {}
-  -- Written when all is decided, as one may get a turn and then lose it.
+  -- Written after all decisions, because a request may get a turn and then lose it.
   local turns, n = {}, 0
   for j = 1, #moved do
     owner = moved[j]
@@ -160,9 +162,9 @@ local function settle_requests()
   if this.met then settle_met() end
 end
 
--- ended -> forgotten: first what is kept of its parts.
+-- ended -> forgotten, after what is kept of its parts.
 local function forget_request(request, record)
-  -- Parts that wait for somebody's decision keep their request.
+  -- A request is kept as long as it has failed or running parts.
   if record.failed + record.running > 0 then
     call('ZADD', key.terms, after_ms(math.max(record.keep_for_ms, 1000)), request)
     return
@@ -179,9 +181,9 @@ local function forget_request(request, record)
   tell('forgotten', {request})
 end
 
--- ended -> forgotten, for a request whose id somebody wants to use again: it need not be kept any
--- longer, but no call came by that forgets. Returns whether it is gone, and whether there is more
--- of it than fits into a call.
+-- ended -> forgotten, for a request whose id is to be opened again. It need not be kept any longer,
+-- but no call has forgotten it yet. Returns whether it is gone, and whether more of it is left than
+-- fits into one call.
 local function forget_expired(request, record)
   local forget_at = record.outcome > 0 and call('ZSCORE', key.terms, request)
   if not forget_at or tonumber(forget_at) > this.now or record.failed + record.running > 0 then
@@ -194,7 +196,8 @@ local function forget_expired(request, record)
   return true, false
 end
 
--- Requests whose time has come: open for too long, to be emptied, or to be forgotten.
+-- Process requests whose time has come: fail those open for too long, empty those being stopped,
+-- forget ended ones.
 local function tend()
   this.budget = this.budget or MAX_JOBS
   local due = call('ZRANGE', key.terms, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, this.budget)

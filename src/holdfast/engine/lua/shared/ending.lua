@@ -1,6 +1,6 @@
--- ending: what becomes of a job whose lease ends. After check_types.
+-- ending: what happens to a job whose lease ends. Call check_types first.
 
--- -> gone. Its result is kept as long as its request is, and so is how it ended if not well.
+-- -> gone. Its result is kept as long as its request, and so is an ending other than completed.
 local function end_part(id, facts, outcome, result)
   local counter = outcome == 'completed' and field.done or outcome == 'failed' and field.handled
   local record = count(facts, counter or field.cancelled, 1)
@@ -46,9 +46,8 @@ local function end_job(id, facts, outcome, result)
   call('ZADD', key.ended, after_ms(math.max(result_for, remember_for)), id)
 end
 
--- Read the facts of many jobs; those that are alike once. They are not to be changed. Looks up
--- the requests that they name. Returns facts, and records as they are kept, by the bytes of the
--- facts.
+-- Read the facts of many jobs, equal ones only once; the caller must not change them. Looks up the
+-- requests that they name. Returns the facts and the packed records, by the bytes of the facts.
 local function read_alike(found)
   local known, kept, owners, alike = {}, {}, {}, {}
   for i = 1, #found do
@@ -68,12 +67,13 @@ local function read_alike(found)
   return known, kept
 end
 
--- What ends a job of which more is known than that it is done: made where there is one, and once.
+-- Returns end_job. ender() is lazy (see scripts.py): only a call that needs end_job makes it, and
+-- only once.
 local function ender()
   return end_job
 end
 
--- The same as complete, one by one, as each may have facts, a successor, a request.
+-- Complete jobs one by one, because each may have facts, a successor or a request.
 local function complete_each(ids, numbers, flags, results, out, all_leased)
   local completed, cancelled, gone, n, m, now = {}, {}, {}, 0, 0, this.now
   local found = call('HMGET', key.facts, unpack(ids))
@@ -106,7 +106,8 @@ local function complete_each(ids, numbers, flags, results, out, all_leased)
       else
         m = m + 1
         completed[m] = id
-        -- A failure that is dealt with is a failure to who waits for the result.
+        -- A failed job that its failure handler completed is still a failure for clients that wait
+        -- for its result.
         finish_job(id, facts, facts.failed_at and 'failed' or 'completed', results[number])
       end
     end
@@ -120,14 +121,14 @@ local function complete_each(ids, numbers, flags, results, out, all_leased)
   return m > 0
 end
 
--- leased (or waiting again after a reclaim) -> gone, or its ending remembered.
--- numbers: which settle each id came from; results: number of the settle -> bytes. A job
--- that was cancelled meanwhile ends as that: its flag becomes '0'. out: ids that were taken out
--- of their sets before. Returns whether any was completed.
+-- leased (or waiting again after a reclaim) -> gone, or its ending remembered. numbers: which
+-- settle each id came from; results: number of the settle -> bytes; out: ids that were taken out of
+-- their sets before. A job that was cancelled in the meantime ends as cancelled: its flag becomes
+-- '0'. Returns whether any job was completed.
 local function complete(ids, numbers, flags, results, out)
   local n = #ids
   if n == 0 then return false end
-  -- What is not leased was reclaimed: it must not stay where it waits.
+  -- A job that is not leased was reclaimed: it must not stay where it waits.
   local all_leased = call('ZREM', key.leased, unpack(ids)) == n
   if not all_leased then call('ZREM', key.ready, unpack(ids)) end
   call('HDEL', key.holds, unpack(ids))
@@ -139,9 +140,9 @@ local function complete(ids, numbers, flags, results, out)
   return true
 end
 
--- Whatever has a payload and has not ended, each id once: what may be completed by force. What
--- nobody holds is taken out of its set. Returns ids, which settle each came from, '1' or '0' per
--- settle, and which were taken out.
+-- The jobs that may be completed by force: each id with a payload that has not ended, once. Jobs
+-- that are not leased are taken out of their sets. Returns ids, which settle each came from, '1' or
+-- '0' per settle, and which ids were taken out.
 local function standing(groups)
   local ids, flags, numbers, taken, out = {}, {}, {}, {}, {}
   for _, group in ipairs(groups) do
@@ -160,23 +161,23 @@ local function standing(groups)
   return ids, numbers, flags, out
 end
 
--- Which jobs a call completes. Returns ids, which settle each came from, '1' or '0' per settle,
--- and which were taken out of their sets.
+-- The jobs that a call completes. Returns ids, which settle each came from, '1' or '0' per settle,
+-- and which ids were taken out of their sets.
 local function to_complete(groups, force)
   if force then return standing(groups) end
   local ids, _, numbers, flags = held(groups)
   return ids, numbers, flags, {}
 end
 
--- Fails, before anything was written, when a key that an ending needs is of another type.
+-- Fails, before the first write, if a key that an ending needs has the wrong type.
 local function check_endings()
   for _, set in ipairs({key.delayed, key.failed, key.ended}) do call('ZCARD', set) end
   call('HLEN', key.results)
   call('HLEN', key.requests)
 end
 
--- A free id under which a failed job is filed: '<id>~<number>', short enough to be named, and
--- not cut inside a character.
+-- A free id for a failed job whose successor takes its id: '<id>~<number>', short enough to be a
+-- name, and not cut inside a character.
 local function filed_id(id)
   local cut = math.min(#id, MAX_NAME - 16)
   while (string.byte(id, cut + 1) or 0) >= 128 and string.byte(id, cut + 1) < 192 do
@@ -190,12 +191,12 @@ local function filed_id(id)
   return filed
 end
 
--- leased -> failed, where a failure handler may have it at this time. Where the id has a
--- successor, that takes it, and the failed job is filed under '<id>~<number>'.
+-- leased -> failed, where a failure handler may have it from this time on. If the id has a
+-- successor, the successor takes the id, and the failed job is filed under '<id>~<number>'.
 local function put_failed(id, hold, facts, at)
   local priority = priority_in(hold)
   facts.priority = priority ~= 50 and priority or nil
-  local is_new = not facts.failed_at  -- Not back from a failure handler.
+  local is_new = not facts.failed_at  -- It was not with a failure handler.
   facts.failed_at = facts.failed_at or this.now
   local filed, successor = id, take_successor(id)
   if successor then
@@ -218,9 +219,8 @@ local function put_failed(id, hold, facts, at)
   end
 end
 
--- The failure handler did not manage: -> failed, to be tried again at this time or, when
--- that was the last time, kept for somebody to decide. limit: how often it may try, nil for what
--- was said before.
+-- The failure handler failed: -> failed, to be tried again at this time or, after the last try,
+-- kept for a manual decision. limit: how often the handler may try, nil for the limit given before.
 local function put_failed_again(id, hold, facts, at, limit)
   limit = limit or facts.max_handlings or MAX_HANDLINGS
   facts.max_handlings = limit ~= MAX_HANDLINGS and limit or nil
@@ -229,14 +229,14 @@ local function put_failed_again(id, hold, facts, at, limit)
   put_failed(id, hold, facts, at)
 end
 
--- leased -> ready | delayed | parked; an update that waited is applied.
+-- leased -> ready | delayed | parked, with its successor applied.
 local function put_back(id, hold, facts, due_at, to_the_back)
   local rank, priority = rank_in(hold), priority_in(hold)
   local successor = take_successor(id)
   if successor then
     facts, priority, due_at = apply(successor, id, facts, priority, due_at)
     rank = rank_of(priority, rank % RANKS)
-    call('HDEL', key.holds, id)  -- Who ran what is replaced now cannot complete it.
+    call('HDEL', key.holds, id)  -- The holder ran the old version: it cannot complete this one.
   end
   if to_the_back and due_at <= this.now then rank = nil end
   put_waiting(id, facts, priority, rank, due_at)

@@ -1,6 +1,7 @@
 -- granting: ready | parked | failed -> leased
 
--- One more job of this owner runs, or one less. Returns whether there was a place.
+-- Count one more running job of this owner (by = 1), or one less (-1). Returns whether there was a
+-- free place.
 local function take_place(record, by, failed)
   if by > 0 and record.limit >= 0 and record.running >= record.limit then return false end
   record.running = record.running + by
@@ -9,7 +10,7 @@ local function take_place(record, by, failed)
   return true
 end
 
--- Leave those that fit into one reply; the others go back to where they were.
+-- Keep the jobs that fit into one reply; the others go back to where they were.
 local function leave_what_fits(ids, ranks, whose, failed)
   local bytes = 0
   for i = 1, #ids do
@@ -29,8 +30,8 @@ local function leave_what_fits(ids, ranks, whose, failed)
   end
 end
 
--- An id without a payload is not a job: it is dropped where we meet it, and does not hide
--- the jobs behind it. Returns how many.
+-- An id without a payload is not a job: drop it, so that it does not hide the jobs behind it.
+-- Returns how many were dropped.
 local function drop_ghosts(ids, ranks, whose, payloads)
   local kept, n = 0, #ids
   for i = 1, n do
@@ -53,8 +54,8 @@ local function drop_ghosts(ids, ranks, whose, payloads)
   return n - kept
 end
 
--- Failed jobs, the longest due first, with ranks that tell their priorities. Those of a request
--- that has no free place are looked at again in a second.
+-- Failed jobs, the longest due first, with ranks that carry their priorities. A job whose request
+-- has no free place is looked at again in a second.
 local function pop_failed(wanted)
   local ids, ranks, whose = {}, {}, {}
   local due = call('ZRANGE', key.failed, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, wanted)
@@ -81,15 +82,15 @@ local function pop_ready(wanted)
   return ids, ranks, {}
 end
 
--- The best of `ready` and of those who have a turn, part by part: who gave one goes behind its
--- equals, and behind the jobs that are there.
+-- The best of `ready` and of the owners that have a turn, part by part. An owner that gave a part
+-- goes behind its equals, and behind the ready jobs of its priority.
 local function pop_by_turns(wanted)
   local ready = call('ZRANGE', key.ready, 0, wanted - 1, 'WITHSCORES')
   local turns = call('ZRANGE', key.turns, 0, wanted - 1, 'WITHSCORES')
-  -- Each is known by its number in `owners`, and has a rank in `at`.
+  -- A turn is an index into `owners`; `at` has its rank.
   local owners, at, records = {}, {}, {}
-  -- Who has a turn, by how far below the highest priority, in order; `best` has all before it
-  -- empty.
+  -- One line of turns per distance from the highest priority, each in order; all lines before
+  -- `best` are empty.
   local lines, best = {}, MAX_PRIORITY + 1
   local function line_up(turn, above, rank)
     local line = lines[above]
@@ -108,7 +109,7 @@ local function pop_by_turns(wanted)
   end
   local packed = look_up(owners)
 
-  -- The next part of an owner. Looks up as many as it may be asked for.
+  -- The next part of an owner. Looks up n parts at a time.
   local waiting, places, passed = {}, {}, {}
   local function next_of(turn, n)
     local found = waiting[turn]
@@ -144,7 +145,7 @@ local function pop_by_turns(wanted)
       end
       local before, length, behind = taken, #owner, line.last - head + 1
       local grouped, limit = record and record.group == 1, record and record.limit
-      -- As many as it may give before somebody else has the turn.
+      -- How many parts it may give before another owner has the turn.
       local alone = behind == 0 and not grouped and not (id and rank < (best + 1) * RANKS)
       local most = not record and 0 or alone and wanted or taken + 1
       if record and limit >= 0 then most = math.min(most, taken + limit - record.running) end
@@ -153,9 +154,10 @@ local function pop_by_turns(wanted)
         if not member then break end
         local found, place = waiting[turn], places[turn]
         local last = math.min(place + most - taken - 1, #found)
-        -- The rank as it stands in a hold. Of the place of a part its facts tell, so this is its
-        -- priority, and where the first and the last have one, so have those between; a job of a
-        -- group may leave that while it runs.
+        -- The rank for the holds. The facts of a part keep its place, so its rank is only its
+        -- priority; and if the first and the last part have the same priority, so have all between
+        -- them. A job of a group keeps its whole rank, because it may leave the group while it
+        -- runs.
         local above = not grouped and string.sub(member, length + 4, length + 5)
         if above and string.sub(found[last], length + 4, length + 5) ~= above then last = place end
         local text = texts[above]
@@ -177,7 +179,7 @@ local function pop_by_turns(wanted)
       if taken > before then
         if record.first_at == 0 then record.first_at = this.now end
         local above = best
-        -- The jobs of a group have priorities of their own.
+        -- Each job of a group has its own priority.
         local following = grouped and next_of(turn, 1)
         if following then
           local _, its_rank = read_parked(following)
@@ -185,7 +187,7 @@ local function pop_by_turns(wanted)
         end
         line_up(turn, above, above * RANKS + RANKS - 1)
       elseif record and record.turn == 0 then
-        record.turn, record.stood = at[turn], at[turn]  -- It gives nothing, so it is taken away.
+        record.turn, record.stood = at[turn], at[turn]  -- It gave no part: decide_met removes it.
       end
     else
       break
@@ -201,7 +203,7 @@ local function pop_by_turns(wanted)
   return ids, ranks, whose
 end
 
--- A new number for each owner that gives something of this; who gives nothing has its turn still.
+-- A new number for each owner that gave a part. An owner that gave no part keeps its turn.
 local function number_turns(n, whose)
   local parts = 0
   for i = 1, n do
@@ -219,7 +221,8 @@ local function number_turns(n, whose)
   end
 end
 
--- Take the best, or failed jobs: ids, ranks, payloads. Who gave something gets a new turn.
+-- Take the best jobs, or failed jobs. Returns ids, ranks, payloads. An owner that gave a part gets
+-- a new turn.
 local function take_best(wanted, failed)
   local ghosts, pop = 0, pop_ready
   if failed then
@@ -245,7 +248,7 @@ local function grant_all(ids, ranks, token, lapses_at)
   local leased, holds, rank, hold = {}, {}, nil, nil
   for i = 1, n do
     local id = ids[i]
-    if ranks[i] ~= rank then  -- Those of a request have one.
+    if ranks[i] ~= rank then  -- Parts of a request share one.
       rank = ranks[i]
       hold = before_rank .. rank
     end
@@ -253,8 +256,8 @@ local function grant_all(ids, ranks, token, lapses_at)
     holds[2 * i - 1], holds[2 * i] = id, hold
   end
   if n > 16 then
-    -- The server keeps a small set as a list, and searches it from end to end. A member
-    -- longer than 64 bytes (and than any id) turns it into a table, which it then stays.
+    -- The server keeps a small set as a list, and searches it from end to end. A member longer than
+    -- 64 bytes (and than any id) turns it into a table, and it stays one.
     local long = string.rep('-', MAX_NAME + 1)
     call('ZADD', key.leased, 0, long, unpack(leased))
     call('ZREM', key.leased, long)

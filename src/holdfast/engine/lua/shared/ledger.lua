@@ -1,30 +1,29 @@
--- ledger: who wrote and who reads, and when that is to be seen to
+-- ledger: records of writes, readers and schedules, and when each must be processed
 --
--- Every record of `ledger` stands in `staging` under the same name, with the time at which it is
--- to be seen to. The first word of the name says what it is, the record is a msgpack map or list:
+-- Every record of `ledger` is in `staging` under the same name, with the time at which it must be
+-- processed. The first word of the name is its kind; the record is a msgpack map or list:
 --     attempt <attempt>       chunks: how many chunks it staged, in `staged` as <attempt>/<number>;
 --                             first: how many of them are published; of: the list of winners that
---                             has it
+--                             names it
 --     winners <k> <write>     the k-th list of attempts that a write adopts: attempt, chunks, …
 --     commit <write>          how (see update_of, '' = ignore), keep_ms; lists, and how far they
 --                             are published: list, place; or published_at
 --     tick <schedule>         nothing: `meta` has the last tick under the same name
---     writer <writer>         batch: the last one that it committed
+--     writer <writer>         batch: the last batch that it committed
 --     reader <reader>         epoch; settled, next: the numbers of its claims that may be open
---     claim <n> <reader>      sizes: how many jobs each chunk has; first: how many chunks are done
---                             with; sealed; over: why it is not to be read any more
--- Readers, writers and schedules have the time at which they are forgotten: GONE_MS after they were
--- last heard of.
--- What is committed and not yet published has a time before 0, so it comes first. `meta` has the
--- first of all times, or an earlier one, so that whoever has nothing to do here learns it from
--- what every call reads.
+--     claim <n> <reader>      sizes: how many jobs each chunk has; first: how many chunks are
+--                             finished; sealed; over: why it can no longer be read
+-- Readers, writers and schedules have the time at which they are forgotten: GONE_MS after the
+-- last call that names them. A write that is committed and not yet published has a time below 0,
+-- so it comes first. `meta` has the first of all times, or an earlier one: a call that has nothing
+-- to do here learns that from the fields that every call reads.
 
 local function entry_of(entry)
   local ok, kept = pcall(cmsgpack.unpack, call('HGET', key.ledger, entry) or '')
   return ok and type(kept) == 'table' and kept or nil
 end
 
--- Something is to be seen to at this time.
+-- An entry must be processed at this time.
 local function see_to_it(at)
   if this.staging and this.staging <= at then return end
   this.staging = at
@@ -44,8 +43,8 @@ local function strike(entry)
   book()
 end
 
--- A reader or a schedule is there: forget it later. Written once in HEARD_MS. kept: what the ledger
--- gets where it has nothing.
+-- A reader or a schedule is in use: forget it later. Written at most once in HEARD_MS. kept: the
+-- record to write if the ledger has none.
 local function heard_of(entry, kept)
   local at = tonumber(call('ZSCORE', key.staging, entry) or 0)
   local latest = after_ms(GONE_MS)
@@ -61,12 +60,12 @@ local function sizes_in(kept)
   return type(kept.sizes) == 'table' and kept.sizes or {}
 end
 
--- The name of the write that a list of winners is of.
+-- The write that a list of winners belongs to.
 local function write_of(entry)
   return string.match(entry, '^winners %d+ (.*)$')
 end
 
--- When something is to be seen to of which that was lost.
+-- The time for an entry that has lost it.
 local function time_of(entry, kept)
   local kind = string.match(entry, '^%a+')
   local write = kind == 'winners' and write_of(entry)

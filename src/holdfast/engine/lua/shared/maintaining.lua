@@ -1,11 +1,11 @@
--- maintaining: promote what is due, reclaim what lapsed, forget old endings, tend requests and
--- what is staged
+-- maintaining: promote due jobs, reclaim lapsed leases, forget old endings, process requests and
+-- `staging`
 --
--- `overdue` only reads, so it goes before the first write of a call; it also checks the
--- types of what `maintain` will write.
+-- `overdue` only reads, so it is called before the first write; it also checks the types of what
+-- `maintain` will write.
 
--- Returns which of delayed, leased, ended, terms and staging have something to move; false for
--- none.
+-- Returns which of delayed, leased, ended, terms and staging have something to move; false if none
+-- of them has.
 local function overdue(force)
   local now = this.now
   if force then this.lapsed_by = now end
@@ -25,14 +25,15 @@ local function overdue(force)
   return (found.delayed or found.leased or found.ended or found.terms or found.staging) and found
 end
 
--- Promote, reclaim, prune and tend, at most MAX_JOBS of each. Returns how many. What is committed
--- is published where fewer jobs are ready than are wanted.
+-- Promote, reclaim, prune, process requests and `staging`, at most MAX_JOBS of each. Returns how
+-- many were promoted, reclaimed, pruned, and processed in `staging`. Committed rows are published
+-- if fewer jobs are ready than wanted.
 local function maintain(found, to_the_back, wanted)
   local function due(set, by)
     return call('ZRANGE', set, '-inf', by, 'BYSCORE', 'LIMIT', 0, MAX_JOBS)
   end
 
-  -- delayed -> ready | parked, in due order; those due at the same time in the order they were
+  -- delayed -> ready | parked, in due order; jobs due at the same time in the order they were
   -- added.
   local function promote()
     local due_now = call('ZRANGE', key.delayed, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, MAX_JOBS,

@@ -1,26 +1,26 @@
--- requests: what is known of a request, and which parts of it wait
+-- requests: the records of requests, and which of their parts wait
 --
--- The facts of a part name its request, those of a job of a group its group: its owner. A group
--- is a request that never ends. A job that waits for its owner's turn stands in `parked` as
+-- The facts of a part name its request, and those of a job of a group name its group: its owner. A
+-- group is a request that never ends. A job that waits for its owner's turn is in `parked` as
 --     <length of the owner, 3 digits><owner><99 - priority, 2><place, 10><number, 14><id>
--- The place of a part is its number in the request. One that goes behind the others gets the
--- place of the last, and a number of the sequence; a job of a group has no place but a number.
--- Both are in its facts then, so that it can be found.
+-- The place of a part is its number in the request. A part that goes behind the others gets the
+-- place of the last one, and a number of the sequence; a job of a group has a number, but no place.
+-- The facts then keep both, so that the member can be found.
 --
--- A record is a list of numbers and, last, why it failed; `record.<field>` is filled in by
--- scripts.py, in the order of `Record` in replies.py. It is read once per call, counted in, and
--- written by settle_requests: as doubles, which costs half of what msgpack does. The follow-up
--- of a request stands beside its record, as '<request>/end'. Before the numbers stands what is
--- known in this call only:
+-- A record is a list of numbers and, last, why it failed; scripts.py fills in `record.<field>`, in
+-- the order of `Record` in replies.py. A call reads a record once and counts in it, and
+-- settle_requests writes it: as doubles, which costs half of what msgpack does. The follow-up of a
+-- request is beside its record, as '<request>/end'. Before the stored numbers, a record has three
+-- values that exist only during the call:
 --     todo    whether something is to be decided about it
---     number  of its next turn, 0 for none
---     stood   its rank in `turns` before what this call decides; `turn` is the one it shall have
+--     number  the number of its next turn, 0 for none
+--     stood   its rank in `turns` before the decisions of this call; `turn` is its rank after them
 
 local function read_request(packed)
   if not packed or #packed < RECORD_BYTES then return false end
   local RECORD_NAMES = struct.unpack(RECORD_FORMAT, packed)
   local record, sum = {false, 0, turn, RECORD_NAMES, ''}, RECORD_SUM
-  -- Whoever wrote there, the queue must go on.
+  -- Another program may have written the record, and the queue must go on.
   if not (sum >= 0 and sum % 1 == 0 and sum < 16 * MAX_INSTANT) then
     for i = field.group, field.turn do
       local number = record[i]
@@ -39,13 +39,14 @@ local function pack_request(record)
   return record.reason == '' and numbers or numbers .. record.reason
 end
 
--- Those that this call has met, and those of them about which something is to be decided.
+-- The records that this call has met, and those of them about which something is to be decided.
 local function met_requests()
   if not this.met then this.met = {records = {}, todo = {}} end
   return this.met
 end
 
--- Look up many at once, as one by one costs five times as much. Returns what request_of takes.
+-- Look up many records at once: one by one costs five times as much. Returns packed records, for
+-- request_of.
 local function look_up(owners)
   local records, unknown = met_requests().records, 0
   for i = 1, #owners do
@@ -54,7 +55,7 @@ local function look_up(owners)
   return unknown > 1 and call('HMGET', key.requests, unpack(owners)) or {}
 end
 
--- What ends in '/end' is the name of a follow-up, and not of a record.
+-- A name that ends in '/end' belongs to a follow-up, not to a record.
 local function is_follow_up(owner)
   return string.sub(owner, -4) == '/end'
 end
@@ -64,8 +65,8 @@ local function owner_name(text)
   return text
 end
 
--- The record of an owner, false where there is none. Whoever asks for it may change it. packed: as
--- it was looked up, or nil.
+-- The record of an owner, false if there is none. The caller may change it. packed: the packed
+-- record if it was looked up, else nil.
 local function request_of(owner, packed)
   local met = this.met or met_requests()
   local record = met.records[owner]
@@ -83,7 +84,7 @@ local function request_of(owner, packed)
   return record
 end
 
--- A record where there was none.
+-- Make a record; the owner has none.
 local function new_request(owner)
   request_of(owner)
   this.has_requests = true
@@ -95,7 +96,7 @@ local function new_request(owner)
   return request_of(owner)
 end
 
--- Count a job in or out of one of the counters of its owner. Returns the record, if any.
+-- Add to one of the counters of a job's owner. Returns the record, if any.
 local function count(facts, counter, by)
   local owner = facts.request or facts.group
   local record = owner and request_of(owner)
@@ -103,19 +104,19 @@ local function count(facts, counter, by)
   return record
 end
 
--- A lease of a job is over: its place is free.
+-- The lease of a job is over: free its place.
 local function vacate(facts)
   local record = count(facts, field.running, -1)
   if record then record.last_at = this.now end
 end
 
--- A request that had ended goes on.
+-- A request that had ended is open again.
 local function reopen(request, record)
   record.outcome, record.ended_at, record.reason = 0, 0, ''
   call('ZADD', key.terms, MAX_INSTANT, request)
 end
 
--- Did somebody cancel this job, or is its request to end?
+-- Whether this job was cancelled, or its request is being stopped.
 local function is_cancelled(facts)
   if facts.cancelled then return true end
   local record = facts.request and not facts.failed_at and request_of(facts.request)
@@ -126,8 +127,8 @@ local function part_id(request, number)
   return request .. string.format('/%d', number)
 end
 
--- The request, still there, that this id is or was a part of; nil where it is no part, or one
--- that is forgotten.
+-- The request that this id is or was a part of; nil if it is not a part, or the part or its request
+-- is forgotten.
 local function request_in(id)
   local request, number = string.match(id, '^(.+)/(%d+)$')
   if not request or #number > 14 or is_follow_up(request) then return nil end
@@ -150,7 +151,7 @@ local function parked_member(id, facts)
   return parked_prefix(facts.request or facts.group) .. order .. id
 end
 
--- Returns the id, the rank and the owner that a member of `parked` tells.
+-- Returns the id, the rank and the owner that a member of `parked` contains.
 local function read_parked(member)
   local start = 4 + (tonumber(string.sub(member, 1, 3)) or 0)
   local above = tonumber(string.sub(member, start, start + 1)) or 0
@@ -159,12 +160,12 @@ local function read_parked(member)
   return id, above * RANKS + number, owner
 end
 
--- Up to n of the jobs of an owner that wait in `parked`, in their order.
+-- Up to n parked jobs of an owner, in their order, from number `first` on.
 local function parked_of(owner, record, first, n)
   local from = parked_prefix(owner)
   if record.parked < n then n = math.max(record.parked, 0) end
   local found = call('ZRANGE', key.parked, '[' .. from, '+', 'BYLEX', 'LIMIT', first, n)
-  -- Where the record is wrong there are those of others behind.
+  -- If the record counts too many, the members of other owners follow.
   local last = found[#found]
   while last and string.sub(last, 1, #from) ~= from do
     found[#found] = nil
@@ -201,14 +202,14 @@ local function take_out(id, facts)
   return true
 end
 
--- n jobs that were not there before become jobs of their group, if they say so.
+-- Count n new jobs in their group, if they name one.
 local function join(facts, n)
   local group, limit = facts.group, facts.group_limit
   facts.group_limit = nil
   if not group then return end
   local record = request_of(group)
   if record and record.group == 0 then
-    facts.group = nil  -- A request has taken the name since.
+    facts.group = nil  -- A request has this name now.
     return
   end
   if not record then
@@ -219,22 +220,22 @@ local function join(facts, n)
   record.total, record.limit = record.total + n, limit or record.limit
 end
 
--- Does a part wait for which there is a place?
+-- Whether a part waits, and a place is free for it.
 local function has_turn(record)
   local limit = record.limit
   return record.parked > 0 and record.outcome + record.stopping == 0
     and (limit < 0 or record.running < limit)
 end
 
--- A turn where there is a free place and a part that waits, and only there. `record.turn` is its
--- rank, or 0; decide_met writes it.
+-- Give the owner a turn if a place is free and a part waits, else take it away. `record.turn` is
+-- its rank, or 0; decide_met writes it to `turns`.
 local function set_turn(owner, record)
   local rank, number = record.turn, record.number
   if not has_turn(record) then
     record.turn = 0
     return
   end
-  -- The jobs of a group have priorities of their own, the parts of a request have its.
+  -- A request has one priority for its turn; a group takes that of its next job.
   local above = MAX_PRIORITY - record.priority
   if record.group == 1 then
     local _, its_rank = read_parked(parked_of(owner, record, 0, 1)[1] or '')

@@ -1,6 +1,6 @@
--- returning: leases that end without an answer, or are given back. After check_types.
+-- returning: leases that end without an answer, or are given back. Call check_types first.
 
--- leased -> ready, at the rank it had or behind its equals: jobs with nothing to tell.
+-- leased -> ready, at its old rank or behind its equals: for jobs without facts.
 local function give_back(ids, holds, to_the_back)
   local n = #ids
   if n == 0 then return end
@@ -15,9 +15,9 @@ local function give_back(ids, holds, to_the_back)
   this.grantable = true
 end
 
--- Runs that did not answer: leased -> ready | delayed | parked | failed, or ended where somebody
--- cancelled. The holds stay, unless the run is known to be over. due_at: 0 for at once, or for a
--- failure handler after its wait; handlings: how often one may try.
+-- Runs that did not answer: leased -> ready | delayed | parked | failed, or ended if the job was
+-- cancelled. The holds stay, unless the run is known to be over. due_at: 0 for at once, or for the
+-- usual wait of a failure handler; handlings: how often a failure handler may try.
 local function count_lapses(ids, holds, reason, due_at, to_the_back, over, handlings)
   local again, cancelled = {}, {}
   local found = call('HMGET', key.facts, unpack(ids))
@@ -51,8 +51,8 @@ local function count_lapses(ids, holds, reason, due_at, to_the_back, over, handl
   return again
 end
 
--- The same at no cost, one by one, as each may have facts or a successor. Returns those that wait
--- again.
+-- Give jobs back at no cost, one by one, because each may have facts or a successor. Returns those
+-- that wait again.
 local function release_each(ids, holds, due_at, to_the_back)
   local again_ids, cancelled = {}, {}
   local found = call('HMGET', key.facts, unpack(ids))
@@ -73,7 +73,7 @@ local function release_each(ids, holds, due_at, to_the_back)
   return again_ids
 end
 
--- leased -> ready | delayed | parked at no cost, or ended where somebody cancelled.
+-- leased -> ready | delayed | parked at no cost, or ended if the job was cancelled.
 local function release_all(ids, holds, due_at, to_the_back)
   call('ZREM', key.leased, unpack(ids))
   call('HDEL', key.holds, unpack(ids))

@@ -1,7 +1,7 @@
--- settling: which of the settles in a call present the last token given out
+-- settling: the settles in a call, and which of them present the last token given out
 
--- Settles stand in ARGV as: groups, then per group token, n, n ids.
--- Returns groups {token, first, last} (places in ARGV), and where ARGV goes on.
+-- Settles stand in ARGV as: number of groups, then per group token, n, n ids. Returns groups
+-- {token, first, last} (places in ARGV), and the place after them.
 local function read_settles(at)
   local groups, total = {}, 0
   local n_groups = whole(ARGV[at], 0, MAX_JOBS, 'settles')
@@ -19,7 +19,8 @@ local function read_settles(at)
   return groups, at
 end
 
--- Results stand in ARGV as: n, then n times the number of the settle, result.
+-- Results stand in ARGV as: n, then n times number of the settle, result. Returns them by number,
+-- and the place after them.
 local function read_results(at)
   local results, bytes = {}, 0
   local n = whole(ARGV[at], 0, MAX_JOBS, 'results')
@@ -33,8 +34,8 @@ local function read_results(at)
   return results, at + 1 + 2 * n
 end
 
--- Keep those that present the last token given out, each id once. Returns ids, their
--- holds, which settle each id came from, and '1' or '0' per settle.
+-- Keep the settles that present the last token given out, each id once. Returns ids, their holds,
+-- which settle each id came from, and '1' or '0' per settle.
 local function held(groups, must_be_leased)
   local ids, holds, numbers, flags, taken = {}, {}, {}, {}, {}
   local n, total = 0, 0
@@ -60,8 +61,8 @@ local function held(groups, must_be_leased)
   return ids, holds, numbers, flags
 end
 
--- '+ms' from now, nil for now; 'ms' at that time, which may be past: jobs that are overdue when
--- they are added wait in `delayed` too, so that the next lease promotes them by their time.
+-- '+ms' is a delay, and nil if that is 0; 'ms' is a time, which may be past. Jobs that are overdue
+-- when they are added wait in `delayed` too, so that the next lease promotes them in due order.
 local function read_due(text)
   local sign, digits = string.match(text, '^(%+?)(.*)$')
   local at = whole(digits, 0, MAX_INSTANT, 'due')
@@ -69,15 +70,15 @@ local function read_due(text)
   return at
 end
 
--- How often a failure handler may try: '' as before, '-' any number of times. Returns nil for ''.
+-- How often a failure handler may try: '' = as before (returns nil), '-' = any number of times.
 local function read_handlings(text)
   if text == '-' then return -1 end
   return text ~= '' and whole(text, 0, MAX_INSTANT, 'handlings') or nil
 end
 
--- Settles that say why stand in ARGV, from `at` to the end, each as: token, id, due ('' = now),
+-- Settles with a reason stand in ARGV, from `at` to the end, each as: token, id, due ('' = now),
 -- error, what was raised ('' or as the client writes it), handlings (see read_handlings). Returns
--- them by the order in which they stand.
+-- them in this order.
 local function read_failures(at)
   local failures, bytes = {}, 0
   while ARGV[at] do
@@ -98,7 +99,7 @@ local function read_failures(at)
   return failures
 end
 
--- The hold of a job whose lease is current, for who presents its token.
+-- The hold of a job if its lease is current and has this token, else nil.
 local function hold_of(id, token)
   local hold = call('HGET', key.holds, id)
   if not hold or string.sub(hold, 1, #token + 1) ~= token .. ' ' then return nil end

@@ -1,18 +1,18 @@
--- staging: rows that wait to become jobs, and what is to be seen to of that and of claims
+-- staging: rows that wait to become jobs, and what is due in `staging`
 
 local function chunk_field(attempt, number)
   return attempt .. string.format('/%d', number)
 end
 
--- An attempt is named '<write>/<partition>.<attempt>', so that no chunk has such a name.
+-- An attempt is named '<write>/<partition>.<attempt>': no chunk can have such a name.
 local function attempt_name(text)
   if not string.find(name(text, 'attempt'), '/%d+%.%d+$') then refuse('INVALID', 'attempt') end
   return text
 end
 
--- A chunk is the number of its words, and the words, each after its length: groups of jobs as in
--- read_jobs, each of them after the name of the request whose parts they shall be ('' = none).
--- Returns the groups, and how many jobs that is.
+-- A chunk is the number of its words, then each word after its length. The words are groups of jobs
+-- as in read_jobs; before each group stands the request whose parts its jobs become ('' = none).
+-- Returns the groups, and how many jobs they have.
 local function read_chunk(bytes)
   local function garbled() refuse('INVALID', 'chunk') end
 
@@ -45,8 +45,8 @@ local function read_chunk(bytes)
   return groups, total
 end
 
--- Forget what an attempt staged, from the last chunk on, and not more of it than the budget.
--- Returns what is left of that.
+-- Forget the chunks of an attempt, from the last one on, within the budget. Returns the budget that
+-- is left.
 local function drop_attempt(entry, kept, budget)
   local attempt, chunks, fields = string.sub(entry, 9), number_in(kept, 'chunks'), {}
   local first = math.max(0, chunks - budget)
@@ -61,7 +61,7 @@ local function drop_attempt(entry, kept, budget)
   return budget - math.max(1, #fields)
 end
 
--- A list of winners that is not to be committed any more: they are to be forgotten.
+-- A list of winners can no longer be committed: drop it, and let its attempts be forgotten.
 local function disown(entry)
   for _, attempt in ipairs(entry_of(entry) or {}) do
     local kept = type(attempt) == 'string' and entry_of('attempt ' .. attempt)
@@ -73,16 +73,16 @@ local function disown(entry)
   strike(entry)
 end
 
--- Was this write committed, or this batch by its writer? A writer's batches count up.
+-- Whether this write was committed, or this batch of its writer. The batches of a writer count up.
 local function is_committed(write, writer, batch)
   if call('HEXISTS', key.ledger, 'commit ' .. write) == 1 then return true end
   local kept = writer ~= '' and entry_of('writer ' .. writer)
   return kept and number_in(kept, 'batch') >= batch
 end
 
--- nothing -> ready | delayed | parked: the rows of a chunk. A request that was sealed since it was
--- committed takes them nevertheless, one that has ended goes on; where it is gone, or a number is
--- taken by a job that is no part, they are jobs of their own.
+-- nothing -> ready | delayed | parked: the rows of a chunk. A request takes its rows even if it was
+-- sealed after the commit; if it has ended, it is reopened. If the request is gone, or a plain job
+-- has one of the numbers, the rows become plain jobs.
 local function add_rows(groups, how)
   local plain, named = {}, {}
   for _, group in ipairs(groups) do
@@ -106,9 +106,9 @@ local function add_rows(groups, how)
   if #named > 0 then update_each(named, how) end
 end
 
--- staged -> ready | delayed | parked: the next chunks of a committed write, or of the oldest one,
--- as many as one call may add: small ones together. Returns how many jobs that is, and whether
--- something is left. After check_staging, check_types and check_requests.
+-- staged -> ready | delayed | parked: the next chunks of a committed write, by default of the
+-- oldest one. Takes several small chunks in one call. Returns how many rows, and whether more is
+-- left. Call check_staging, check_types and check_requests first.
 local function publish_some(entry)
   entry = entry or call('ZRANGE', key.staging, '-inf', '(0', 'BYSCORE', 'LIMIT', 0, 1)[1]
   local kept = entry and entry_of(entry)
@@ -166,8 +166,8 @@ local function publish_some(entry)
   return rows, false
 end
 
--- A schedule that nobody asks for any more. An older release does not say that it asks, so the last
--- tick counts too.
+-- Forget a schedule that no call names any more. A call of an older release leaves no mark here, so
+-- the last tick counts too.
 local function forget_schedule(entry)
   local last = tonumber(call('HGET', key.meta, entry) or 0) or 0
   if last <= this.now and last > this.now - GONE_MS then
@@ -178,10 +178,10 @@ local function forget_schedule(entry)
   strike(entry)
 end
 
--- What is to be seen to: committed writes, where there is less to do than is wanted; attempts and
--- lists that nobody committed in time; writes that may be forgotten; claims that lapsed, unless
--- the grace after a silence protects them; readers, writers and schedules that are gone. Returns
--- how many things.
+-- Process what is due in `staging`. Publish a committed write if fewer jobs are ready than wanted.
+-- Drop attempts and lists that were not committed in time. Give back claims that lapsed, unless the
+-- grace after a silence protects them. Forget old commits, and readers, writers and schedules that
+-- are gone. Returns how many entries.
 local function tend_staging(wanted, to_the_back)
   local publishing = wanted and call('ZCARD', key.ready) < wanted
   if publishing then publish_some() end

@@ -1,19 +1,19 @@
--- waiting: where a job stands that nobody runs, and what an update makes of it. After
--- check_types.
+-- waiting: where a job stands that is not leased, and how an update changes it. Call check_types
+-- first.
 --
 -- An update is what `add` says about an id that is taken:
---     payload, data               the bytes; whether they replace those of a job that lives on
---     due                         when it may run, if it becomes a job of its own
---     most, least                 bounds for the due time of a job that lives on
---     priority, options, limits   what the job says about itself (options packed, false for
---                                 none); whether that replaces what it said,
---     only                        or which options replace what it said, separated by spaces
---     counts                      whether failures and lapses begin anew
--- To a job that waits it is applied at once. For one that is leased it is kept in `next`, and
--- applied the moment the lease ends: the successor.
+--     payload, data               the bytes; whether they replace those of an existing job
+--     due                         when the job may run, if the update becomes a new job
+--     most, least                 bounds for the due time of an existing job
+--     priority, options, limits   the priority and the options (packed, false for none); whether
+--                                 they replace those of an existing job
+--     only                        or the names of the options to replace, separated by spaces
+--     counts                      whether failures and lapses are reset
+-- An update of a waiting job is applied at once. An update of a leased job is kept in `next` as its
+-- successor, and applied the moment the lease ends.
 
--- Is this id free? An ending is in the way only while the id is to be remembered; of an
--- id that the client made, always. What became of a part is kept as long as its request.
+-- Whether an id is free. An ending blocks the id only while the id is to be remembered, but always
+-- if the client made the id. An ended part blocks its id as long as its request exists.
 local function is_free(id, made)
   local forget_at = call('ZSCORE', key.ended, id)
   if not forget_at then
@@ -23,8 +23,8 @@ local function is_free(id, made)
   return tonumber(forget_at) <= this.now or (facts_of(id).taken_until or 0) <= this.now
 end
 
--- A hold is '<token> <leased_at> <rank>', then ' <request>' for a part. Where somebody
--- removed it the job gets the rank of a new one: a broken hold must not stop the queue.
+-- A hold is '<token> <leased_at> <rank>'. If it is missing or broken, the job gets the rank of a
+-- new one: a broken hold must not stop the queue.
 local function rank_in(hold)
   local rank = tonumber(string.match(hold or '', '^%S+ %d+ (%d+)'))
   if rank and rank < 100 * RANKS then return rank end
@@ -36,21 +36,20 @@ local function priority_in(hold)
   return MAX_PRIORITY - math.floor(rank_in(hold) / RANKS)
 end
 
--- A new rank for a job that was here before.
+-- A new rank for a job that has had one before.
 local function rank_behind(priority)
   redis.pcall('HINCRBY', key.meta, 'requeued', 1)
   return rank_of(priority, take_numbers(1) + 1)
 end
 
--- -> ready, at this rank or behind its equals | delayed, where priority and number wait in the
--- facts, as the score is the time | parked, where it has an owner. by_time: delayed also where the
--- time is past.
+-- -> ready, at this rank or behind its equals | delayed, with priority and number in the facts, as
+-- the score is the time | parked, if it has an owner. by_time: delayed even if the time is past.
 local function put_waiting(id, facts, priority, rank, due_at, by_time)
   local waits = by_time or due_at > this.now
   local owner = facts.request or facts.group
   local record = owner and request_of(owner)
   if owner and not record then
-    facts.request, facts.group, facts.place = nil, nil, nil  -- A part of nothing is a job.
+    facts.request, facts.group, facts.place = nil, nil, nil  -- Its owner is gone: a plain job.
   end
   if record then
     facts.priority = priority ~= 50 and priority or nil
@@ -85,7 +84,7 @@ local function is_named(option, only)
   return string.find(' ' .. only .. ' ', ' ' .. option .. ' ', 1, true) ~= nil
 end
 
--- Take the options that are named from what an update says. A group comes with its limit.
+-- Take the named options from an update. A group comes with its limit.
 local function replace_options(facts, options, only)
   for option in string.gmatch(only, '%S+') do
     if option ~= 'priority' then facts[option] = options[option] end
@@ -93,7 +92,7 @@ local function replace_options(facts, options, only)
   end
 end
 
--- Returns facts, priority and due time of a job that lives on with this update.
+-- Apply an update to an existing job. Returns its facts, priority and due time.
 local function apply(update, id, facts, priority, due_at)
   if update.data then call('HSET', key.jobs, id, update.payload) end
   if update.limits then
@@ -119,8 +118,8 @@ local function apply(update, id, facts, priority, due_at)
   return facts, priority, due_at
 end
 
--- nothing -> ready | delayed: the update as a job of its own. due: when it is added for a time,
--- which may be past.
+-- nothing -> ready | delayed | parked: make a job of an update. due: set if the job was added for a
+-- time, which may be past.
 local function become(id, update, due)
   call('HSET', key.jobs, id, update.payload)
   local rank, facts = rank_of(update.priority, take_numbers(1) + 1), read_facts(update.options)
@@ -140,7 +139,7 @@ local function read_update(packed)
   return update
 end
 
--- What waits for the lease of this job to end; it is taken out of `next`.
+-- Take the successor of a job out of `next`; nil if there is none.
 local function take_successor(id)
   local packed = this.has_next and call('HGET', key.next, id)
   if not packed then return nil end
@@ -148,8 +147,8 @@ local function take_successor(id)
   return read_update(packed)
 end
 
--- Keep an update until the lease ends. One after another they do what they would have done
--- one after another to a job that waits.
+-- Keep an update until the lease ends. Several updates are merged: together they do what they would
+-- have done one after another to a waiting job.
 local function keep_successor(id, update)
   local kept = read_update(call('HGET', key.next, id))
   if kept then
@@ -180,7 +179,7 @@ local function keep_successor(id, update)
 end
 
 -- ready | delayed | parked | failed -> ready | delayed | parked, with this update. Returns the
--- letter of where it is now, F for what had failed, nil where nobody waits.
+-- letter of its new state, F for a job that had failed, nil if it is in none of these sets.
 local function change(id, update)
   local facts, rank, due_at, letter = facts_of(id), call('ZSCORE', key.ready, id), 0, nil
   local priority = facts.priority or 50
@@ -204,7 +203,7 @@ local function change(id, update)
   end
   facts, priority, due_at = apply(update, id, facts, priority, due_at)
   if rank then rank = rank_of(priority, rank % RANKS) end
-  call('HDEL', key.holds, id)  -- Who ran what is replaced now cannot complete it.
+  call('HDEL', key.holds, id)  -- The holder ran the old version: it cannot complete this one.
   put_waiting(id, facts, priority, rank, due_at)
   return letter or due_at > this.now and 'D' or facts.group and 'P' or 'R'
 end
