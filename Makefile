@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not grid"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test spark equality kinds check lint types lua layers bench bench-pipeline bench-requests bench-spark bench-peers \
+.PHONY: help demo test spark equality kinds check lint types lua layers generate generated bench bench-pipeline bench-requests bench-spark bench-peers \
         bench-growth bench-guard model faults spark-crash jitter massacre chaos cluster-faults mutants docs lock clean
 
 help:                  ## list the targets
@@ -36,7 +36,13 @@ kinds: $(READY)        ## the engine tests as a limited user, and on a cluster o
 	$(KINDS) --server-kind=acl tests/engine tests/writes tests/readers $(ARGS)
 	$(KINDS) --server-kind=nodes tests/engine tests/writes tests/readers $(ARGS)
 
-check: lint types lua layers   ## format, lint, types, Lua, layering
+check: lint types lua layers generated   ## format, lint, types, Lua, layering, generated code
+
+generate: $(READY)     ## write src/holdfast/client/sync from client/aio
+	@$(BIN)/python tools/generate_client.py
+
+generated: $(READY)
+	@$(BIN)/python tools/generate_client.py --check
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

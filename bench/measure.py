@@ -18,7 +18,7 @@ from pathlib import Path
 
 import redis
 
-from holdfast.embedded import find_binary
+from holdfast.server.embedded import find_binary
 
 
 @dataclass(frozen=True)

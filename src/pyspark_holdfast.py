@@ -1,4 +1,4 @@
-"""Found by Spark itself: it asks every module named `pyspark_…` for its `DefaultSource`."""
+"""Spark finds this module by its name: it asks every `pyspark_…` module for a `DefaultSource`."""
 
 from holdfast.spark.datasource import HoldfastDataSource as DefaultSource
 

@@ -1,7 +1,7 @@
 """Fixtures for pytest: a private server, a fresh queue on it, and a clock to move.
 
-A module of its own, beside the package: pytest imports it in every project of an environment that
-has Holdfast installed, so it imports nothing until somebody asks for a fixture.
+pytest imports this module in every project of an environment that has Holdfast installed. So it
+is outside the package, and imports nothing until a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def holdfast_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a private server for this run of tests, and return its URL."""
-    from holdfast.embedded import Embedded  # noqa: PLC0415  # Nobody else pays for it.
+    from holdfast.server.embedded import Embedded  # noqa: PLC0415  # Other tests do not pay for it.
 
     embedded = Embedded(tmp_path_factory.mktemp("holdfast"))
     embedded.ensure()
@@ -46,7 +46,7 @@ def holdfast_server(holdfast_url: str) -> Iterator[Server]:
 
 @pytest.fixture
 def holdfast_clock() -> Clock:
-    """Return the time of this test's queues. It stands still: `holdfast_clock.advance(60)`."""
+    """Return the clock of this test's queues. Move it with `holdfast_clock.advance(60)`."""
     from holdfast.testing import Clock  # noqa: PLC0415
 
     return Clock()
@@ -54,7 +54,7 @@ def holdfast_clock() -> Clock:
 
 @pytest.fixture
 def holdfast_queue(holdfast_server: Server, holdfast_clock: Clock) -> Iterator[Queue]:
-    """Return a fresh queue, by the clock of this test."""
+    """Return a fresh queue that uses the clock of this test."""
     from holdfast import Queue  # noqa: PLC0415
 
     queue = Queue(f"test {next(_numbers)}", holdfast_server, clock=holdfast_clock)
@@ -72,9 +72,9 @@ def holdfast_aqueue(holdfast_queue: Queue, holdfast_url: str, holdfast_clock: Cl
 
 @pytest.fixture
 def holdfast_use(holdfast_url: str, holdfast_clock: Clock) -> Iterator[Callable[[Q], Q]]:
-    """Let queues of the program be on the private server for this test: `holdfast_use(app.queue)`.
+    """Move queues of the program to the private server for this test: `holdfast_use(app.queue)`.
 
-    They begin empty there, and go by the clock of this test.
+    They begin empty there, and use the clock of this test.
     """
     from holdfast.testing import moved  # noqa: PLC0415
 

@@ -20,7 +20,7 @@ pytest.register_assert_rewrite(*HELPERS - sys.modules.keys())
 from cluster.nodes import Nodes, closing, url_of
 from engine_support import Behind, load_scripts
 from holdfast import Queue, Server
-from holdfast.keys import SLOTS, slot_of
+from holdfast.engine.keys import SLOTS, slot_of
 from proxy import Proxy
 from support import KINDS, Clock, Kind, TestServer
 

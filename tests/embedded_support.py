@@ -13,7 +13,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from holdfast.embedded import Embedded
+from holdfast.server.embedded import Embedded
 from support import wait_until
 
 

@@ -23,12 +23,12 @@ from holdfast import (
     Staged,
     UnsupportedServer,
 )
-from holdfast.engine import calls, claiming, requesting, scripts, writing
+from holdfast.client.status import PartState
+from holdfast.engine import calls, claim_calls, request_calls, scripts, write_calls
 from holdfast.engine.call import Call, Entry, Failed
+from holdfast.engine.keys import NAMES, queue_keys
 from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
-from holdfast.engine.script import Script
-from holdfast.keys import NAMES, queue_keys
-from holdfast.progress import PartState
+from holdfast.engine.scripts import Script
 from support import Clock, Kind, TestServer, command_on, wait_until
 
 T = TypeVar("T")
@@ -258,7 +258,7 @@ def _open_reader(queue: Queue) -> None:
     reader.open()
     queue.add_many([NewJob(b"x", id="claimed"), NewJob(b"x", id="next")], priority=99)
     assert reader.claim(0, 1).jobs == 1
-    queue._run(claiming.claim("steady", 1, 1, 0, 1, claim_ms=3_600_000))
+    queue._run(claim_calls.claim("steady", 1, 1, 0, 1, claim_ms=3_600_000))
 
 
 def _held(queue: Queue, leases: Iterable[Lease]) -> Held:
@@ -360,7 +360,7 @@ def _populate_writes(queue: Queue) -> None:
         Row(b"y", request="nobody", delay=3600),
     ]
     adopted(queue, "committed", rows)
-    queue._run(writing.commit("committed", "", 0, 1, keep_for_ms=60_000, how=b"1=11"))
+    queue._run(write_calls.commit("committed", "", 0, 1, keep_for_ms=60_000, how=b"1=11"))
 
 
 def _populate_claims(queue: Queue) -> None:
@@ -384,7 +384,7 @@ def _populate_claims(queue: Queue) -> None:
         queue.add(b"y", id=f"{name}-claimed-updated", on_conflict="update", delay=3600)
         queue.cancel(f"{name}-claimed-cancelled")
         queue.add(b"x", id=f"{name}-next", priority=99)
-        call = claiming.claim(name, 1, 1, 0, 1, claim_ms=seconds * 1000)
+        call = claim_calls.claim(name, 1, 1, 0, 1, claim_ms=seconds * 1000)
         queue._run(call)
 
 
@@ -392,7 +392,7 @@ def adopted(queue: Queue, write: str, rows: list[Any], keep_for_ms: int = 60_000
     """Stage rows and adopt them, so that they can be committed."""
     staged = queue.write(write).stage(rows, partition=0, attempt=0)
     winners = [(f"{write}/0.0", staged.chunks)]
-    queue._run(writing.adopt(write, "", 0, 0, winners, keep_for_ms=keep_for_ms))
+    queue._run(write_calls.adopt(write, "", 0, 0, winners, keep_for_ms=keep_for_ms))
     return staged
 
 
@@ -534,32 +534,36 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     "register": lambda queue, held: queue.register(queues=["some"]),
     "tidy": lambda queue, held: queue.tidy(force=True, failed_longer_than=0),
     "repair": lambda queue, held: queue.repair(),
-    "recount": lambda queue, held: queue._run(requesting.recount(held.stamp, _COUNTED)),
+    "recount": lambda queue, held: queue._run(request_calls.recount(held.stamp, _COUNTED)),
     "open_request": lambda queue, held: queue._run(
-        requesting.open_request("new", limit=1, open_for_ms=500, follow_up=_FOLLOW_UP)
+        request_calls.open_request("new", limit=1, open_for_ms=500, follow_up=_FOLLOW_UP)
     ),
     "open_request_again": lambda queue, held: queue._run(
-        requesting.open_request("all", open_for_ms=500)
+        request_calls.open_request("all", open_for_ms=500)
     ),
-    "add_parts": lambda queue, held: queue._run(requesting.add_parts("open", 1, [b"x"] * 9)),
+    "add_parts": lambda queue, held: queue._run(request_calls.add_parts("open", 1, [b"x"] * 9)),
     "add_first_parts": lambda queue, held: queue._run(
-        requesting.add_parts("done", None, [b"x" * 100], options=pack(handler="h"))
+        request_calls.add_parts("done", None, [b"x" * 100], options=pack(handler="h"))
     ),
     "add_parts_later": lambda queue, held: queue._run(
-        requesting.add_parts("all", None, [b"x"] * 2, priority=90, due=b"+500")
+        request_calls.add_parts("all", None, [b"x"] * 2, priority=90, due=b"+500")
     ),
-    "seal": lambda queue, held: queue._run(requesting.change_request("done", seal=True)),
-    "stop": lambda queue, held: queue._run(requesting.change_request("all", cancel=True)),
-    "stop_at_once": lambda queue, held: queue._run(requesting.change_request("open", cancel=True)),
-    "set_limit": lambda queue, held: queue._run(requesting.change_request("all", limit=b"9")),
+    "seal": lambda queue, held: queue._run(request_calls.change_request("done", seal=True)),
+    "stop": lambda queue, held: queue._run(request_calls.change_request("all", cancel=True)),
+    "stop_at_once": lambda queue, held: queue._run(
+        request_calls.change_request("open", cancel=True)
+    ),
+    "set_limit": lambda queue, held: queue._run(request_calls.change_request("all", limit=b"9")),
     "set_no_limit": lambda queue, held: queue._run(
-        requesting.change_request("full", limit=b"-", group=True)
+        request_calls.change_request("full", limit=b"-", group=True)
     ),
-    "hold_up": lambda queue, held: queue._run(requesting.change_request("open", limit=b"0")),
-    "set_priority": lambda queue, held: queue._run(requesting.change_request("open", priority=99)),
+    "hold_up": lambda queue, held: queue._run(request_calls.change_request("open", limit=b"0")),
+    "set_priority": lambda queue, held: queue._run(
+        request_calls.change_request("open", priority=99)
+    ),
     "stage": lambda queue, held: queue.write("new").stage(_NEW, partition=0, attempt=0),
     "adopt": lambda queue, held: queue._run(
-        writing.adopt(
+        write_calls.adopt(
             "new",
             "stream",
             1,
@@ -570,30 +574,30 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
         )
     ),
     "adopt_instead": lambda queue, held: queue._run(
-        writing.adopt(
+        write_calls.adopt(
             "adopted", "", 0, 0, [("fresh/0.0", 1)] if held.writes else [], keep_for_ms=1000
         )
     ),
     "commit": lambda queue, held: queue._run(
-        writing.commit("adopted", "stream", 1, int(held.writes), keep_for_ms=1000)
+        write_calls.commit("adopted", "stream", 1, int(held.writes), keep_for_ms=1000)
     ),
     "commit_nothing": lambda queue, held: queue._run(
-        writing.commit("new", "", 0, 0, keep_for_ms=1000)
+        write_calls.commit("new", "", 0, 0, keep_for_ms=1000)
     ),
     "publish": lambda queue, held: queue.publish(),
     "abort": lambda queue, held: queue._run(
-        writing.abort([f"{name}/0.0" for name in ("fresh", "adopted", "committed", "nobody")])
+        write_calls.abort([f"{name}/0.0" for name in ("fresh", "adopted", "committed", "nobody")])
     ),
     "open_reader": lambda queue, held: queue.reader("steady").open(),
     "claim": lambda queue, held: queue._run(
-        claiming.claim("steady", 1, 1, 1, 5, claim_ms=1000, seal=True)
+        claim_calls.claim("steady", 1, 1, 1, 5, claim_ms=1000, seal=True)
     ),
     "claim_again": lambda queue, held: queue._run(
-        claiming.claim("steady", 1, 0, 0, 5, claim_ms=1000)
+        claim_calls.claim("steady", 1, 0, 0, 5, claim_ms=1000)
     ),
     "renew_claims": lambda queue, held: queue.reader("steady", epoch=1).renew(claim_for=9),
-    "settle_claims": lambda queue, held: queue._run(claiming.settle_claims("steady", 1, 1)),
-    "return_claim": lambda queue, held: queue._run(claiming.return_claim("steady", 1, 0)),
+    "settle_claims": lambda queue, held: queue._run(claim_calls.settle_claims("steady", 1, 1)),
+    "return_claim": lambda queue, held: queue._run(claim_calls.return_claim("steady", 1, 0)),
     "pause": lambda queue, held: queue.pause(),
     "resume": lambda queue, held: queue.resume(),
     "delete": lambda queue, held: queue.delete(),

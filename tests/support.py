@@ -18,7 +18,7 @@ import pytest
 import redis
 
 from holdfast import testing
-from holdfast.embedded import find_binary
+from holdfast.server.embedded import find_binary
 
 DEADLINE = 30.0
 SECURITY = Path(__file__).parents[1] / "SECURITY.md"
@@ -37,8 +37,8 @@ SLOTS = 16384
 
 def await_replies_for(seconds: float, patch: pytest.MonkeyPatch) -> None:
     """Have clients take a reply for lost after so long."""
-    for module in ("link", "server", "aserver"):
-        patch.setattr(f"holdfast.{module}.REPLY_SECONDS", seconds)
+    for module in ("sockets", "conversation"):
+        patch.setattr(f"holdfast.connection.{module}.REPLY_SECONDS", seconds)
 
 
 def wait_until(condition: Callable[[], object], what: str = "it") -> None:

@@ -7,12 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.engine.script import SHARED, assemble, functions_in, read
-from holdfast.engine.scripts import SCRIPTS
+from holdfast.engine.scripts import SCRIPTS, SHARED, assemble, functions_in, read
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "lua"
-ENGINE = ROOT / "src" / "holdfast" / "engine"
+ENGINE = ROOT / "src" / "holdfast" / "engine" / "lua"
 LONGEST = 100
 
 

@@ -26,12 +26,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from holdfast.engine.script import BOUNDS, assemble, functions_in
-from holdfast.engine.scripts import SCRIPTS
+from holdfast.engine.scripts import BOUNDS, SCRIPTS, assemble, functions_in
 
 ROOT: Final = Path(__file__).parents[1]
-ENGINE: Final = Path("src/holdfast/engine")
-KEYS: Final = ROOT / "src/holdfast/keys.py"
+ENGINE: Final = Path("src/holdfast/engine/lua")
+KEYS: Final = ROOT / "src/holdfast/engine/keys.py"
 PAGE: Final = ROOT / "docs/mutants.md"
 
 TESTS: Final = ("tests/engine", "tests/requests", "tests/queue/test_events.py", "tests/model")
@@ -295,7 +294,7 @@ def partners_of(kinds: Mapping[str, str], used: Iterable[str]) -> dict[str, list
 
 
 def kinds_of_keys(source: str) -> dict[str, str]:
-    """Return the kind of every key, as keys.py says beside its name."""
+    """Return the kind of every key, as engine/keys.py says beside its name."""
     return dict(re.findall(r'^ +"(\w+)",  # (\w+)', source, re.MULTILINE))
 
 

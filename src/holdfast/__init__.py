@@ -3,7 +3,16 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from holdfast.client.schedules import Schedule
+from holdfast.client.status import GroupStatus, Part, RequestStatus
+from holdfast.client.sync.handlers import QueueHandler, TypedReceipt
+from holdfast.client.sync.queue import Queue
+from holdfast.client.sync.readers import Reader
+from holdfast.client.sync.requests import Request
+from holdfast.client.sync.sharded import ShardedQueue
+from holdfast.client.sync.writes import Write
 from holdfast.codec import Json
+from holdfast.connection.server import Server
 from holdfast.errors import (
     CodecError,
     Fenced,
@@ -24,7 +33,6 @@ from holdfast.errors import (
     WrongState,
 )
 from holdfast.escaping import guard_the_log
-from holdfast.handler import QueueHandler, TypedReceipt
 from holdfast.job import (
     Claim,
     Committed,
@@ -50,23 +58,15 @@ from holdfast.job import (
     Update,
     WorkerInfo,
 )
-from holdfast.progress import GroupStatus, Part, RequestStatus
-from holdfast.queue import Queue
-from holdfast.reader import Reader
-from holdfast.request import Request
-from holdfast.server import Server
-from holdfast.sharded import ShardedQueue
-from holdfast.ticking import Schedule
-from holdfast.write import Write
 
 if TYPE_CHECKING:
-    from holdfast.ahandler import AsyncQueueHandler, AsyncTypedReceipt
-    from holdfast.aqueue import AsyncQueue
-    from holdfast.areader import AsyncReader
-    from holdfast.arequest import AsyncRequest
-    from holdfast.aserver import AsyncServer
-    from holdfast.asharded import AsyncShardedQueue
-    from holdfast.awrite import AsyncWrite
+    from holdfast.client.aio.handlers import AsyncQueueHandler, AsyncTypedReceipt
+    from holdfast.client.aio.queue import AsyncQueue
+    from holdfast.client.aio.readers import AsyncReader
+    from holdfast.client.aio.requests import AsyncRequest
+    from holdfast.client.aio.sharded import AsyncShardedQueue
+    from holdfast.client.aio.writes import AsyncWrite
+    from holdfast.connection.async_server import AsyncServer
     from holdfast.worker import (
         AsyncRunningJob,
         Auto,
@@ -150,16 +150,16 @@ __all__ = [
     "WrongState",
 ]
 
-# Asyncio and what runs handlers take longer to import than all the rest: only for who uses them.
+# Asyncio and the worker take longer to import than the rest, so they are imported on first use.
 _LATER = {
-    "AsyncQueue": "holdfast.aqueue",
-    "AsyncQueueHandler": "holdfast.ahandler",
-    "AsyncReader": "holdfast.areader",
-    "AsyncRequest": "holdfast.arequest",
-    "AsyncServer": "holdfast.aserver",
-    "AsyncShardedQueue": "holdfast.asharded",
-    "AsyncTypedReceipt": "holdfast.ahandler",
-    "AsyncWrite": "holdfast.awrite",
+    "AsyncQueue": "holdfast.client.aio.queue",
+    "AsyncQueueHandler": "holdfast.client.aio.handlers",
+    "AsyncReader": "holdfast.client.aio.readers",
+    "AsyncRequest": "holdfast.client.aio.requests",
+    "AsyncServer": "holdfast.connection.async_server",
+    "AsyncShardedQueue": "holdfast.client.aio.sharded",
+    "AsyncTypedReceipt": "holdfast.client.aio.handlers",
+    "AsyncWrite": "holdfast.client.aio.writes",
     **dict.fromkeys(
         (
             "AsyncRunningJob",
@@ -176,7 +176,7 @@ _LATER = {
 }
 
 
-guard_the_log()  # Before any module logs: its lines hold text from outside.
+guard_the_log()  # Before any module logs, as log lines contain text from outside.
 
 
 def __getattr__(name: str) -> object:

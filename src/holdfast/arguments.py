@@ -1,4 +1,4 @@
-"""Python values to wire values: every argument is checked here, before anything is sent."""
+"""Convert Python values to wire values, and check every argument before anything is sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from msgspec import UNSET
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.errors import InvalidArgument
 from holdfast.job import Update
-from holdfast.keys import utf8_name
+from holdfast.names import utf8_name
 
 if TYPE_CHECKING:
     from holdfast.job import Duration, Instant, OnConflict
@@ -29,14 +29,14 @@ NO_LIMIT: Final = -1
 
 
 def shown(value: object) -> str:
-    """Return a value for an error message: short, on one line, whatever it is."""
+    """Return any value for an error message: short, and on one line."""
     if isinstance(value, int) and value.bit_length() > 64:
         return "a huge number"
     return ascii(value)[:100]
 
 
 def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = False) -> int:
-    """Return a duration in whole milliseconds; what is not nothing is at least one."""
+    """Return a duration in whole milliseconds; a duration above 0 is at least 1."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -55,7 +55,7 @@ def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = F
 
 
 def seconds_or_none(name: str, value: Duration | None) -> float | None:
-    """Return a duration in seconds, more than 0; None where none is given."""
+    """Return a duration in seconds, more than 0; None if none is given."""
     return None if value is None else duration_ms(name, value, least=1) / 1000
 
 
@@ -73,7 +73,7 @@ def instant_ms(name: str, value: Instant) -> int:
 
 
 def due(delay: Duration | None, at: Instant | None, name: str = "delay") -> bytes:
-    """Return when a job may run: nothing is now, `+ms` from now, `ms` at that time."""
+    """Return when a job may run: b"" is now, `+ms` from now, `ms` at that time."""
     if delay is not None:
         if at is not None:
             raise InvalidArgument(f"give {name} or at, not both")
@@ -96,14 +96,14 @@ def priority(value: object) -> int:
 
 
 def flag(name: str, value: object) -> bool:
-    """Return True or False; nothing that is merely true or false."""
+    """Return True or False; refuse values that are only truthy or falsy."""
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name} must be True or False, not {shown(value)}")
     return value
 
 
 def reason(name: str, value: object) -> bytes:
-    """Return why a run ended as it did: the bounded text that is kept with the job."""
+    """Return why a run ended as it did: the bounded text that is stored with the job."""
     if isinstance(value, BaseException):
         value = _described(value)
     if not isinstance(value, str) or not value:
@@ -115,9 +115,9 @@ def reason(name: str, value: object) -> bytes:
 
 
 def _described(error: BaseException) -> str:
-    """Return an exception as a traceback ends with it, or less where it refuses to be shown."""
+    """Return an exception as at the end of a traceback, or less if its text cannot be read."""
     name = type_name(error)
-    with suppress(BaseException):  # Its class may have any method.
+    with suppress(BaseException):  # Methods of its class may raise anything.
         return "".join(traceback.format_exception_only(error)).strip() or name
     with suppress(BaseException):
         return f"{name}: {error}"
@@ -125,19 +125,19 @@ def _described(error: BaseException) -> str:
 
 
 def type_name(error: BaseException) -> str:
-    """Return the name of an exception's class, with its module where that is not `builtins`.
+    """Return the name of an exception's class, with its module unless that is `builtins`.
 
-    Read from the type itself, as a metaclass may hide both, or raise.
+    Both are read from the type itself, because a metaclass may hide them, or raise.
     """
     name = _read_of_type("__qualname__", error) or "Exception"
     module = _read_of_type("__module__", error)
     if module.startswith("holdfast."):
-        module = "holdfast"  # Under which it is imported, wherever it is defined.
+        module = "holdfast"  # Users import it from there, wherever it is defined.
     return name if module in ("", "builtins") else f"{module}.{name}"
 
 
 def _read_of_type(attribute: str, error: BaseException) -> str:
-    with suppress(AttributeError):  # A module can be deleted.
+    with suppress(AttributeError):  # `__module__` can be deleted.
         value = vars(type)[attribute].__get__(type(error))
         if type(value) is str:
             return value
@@ -145,14 +145,14 @@ def _read_of_type(attribute: str, error: BaseException) -> str:
 
 
 def several(name: str, values: object) -> Iterable[Any]:
-    """Return what can be gone through; refuse what is one thing."""
+    """Return an iterable of values; refuse a single value."""
     if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgument(f"{name} must be a list or another iterable, not {shown(values)}")
     return values
 
 
 def limit(name: str, value: object) -> int:
-    """Return how often something may happen; None is any number of times."""
+    """Return how often something may happen; None means any number of times."""
     return NO_LIMIT if value is None else whole(name, value, 0, 2**31)
 
 
@@ -163,7 +163,7 @@ def _name(name: str, value: object) -> str | None:
 
 
 def group(value: object) -> str | None:
-    """Return the name of a group; refuse what would be the follow-up of a request."""
+    """Return the name of a group; refuse a name that belongs to the follow-up of a request."""
     named = _name("group", value)
     if named is not None and named.endswith("/end"):
         raise InvalidArgument(
@@ -193,16 +193,16 @@ _OPTIONS: Final[Mapping[str, tuple[str, Any, object]]] = {
 
 
 def options(given: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Return priority and packed options; empty where all are the defaults."""
+    """Return priority and packed options; b"" if all are the defaults."""
     if not given:
         return DEFAULT_PRIORITY, b""
     if not all(isinstance(option, str) for option in given):
-        raise InvalidArgument("options are given by name")
-    # With its type, since True equals 1 but is none.
+        raise InvalidArgument("the names of options must be str")
+    # With the type, because True == 1, but only 1 is accepted as a number.
     named = tuple((option, type(value), value) for option, value in given.items())
     try:
         return _pack_options(named)
-    except TypeError:  # Something in it cannot be hashed: let the check say what.
+    except TypeError:  # A value cannot be hashed: the check says which.
         return _pack_options.__wrapped__(named)
 
 
@@ -222,7 +222,7 @@ def _pack_options(given: tuple[tuple[str, type, Any], ...]) -> tuple[int, bytes]
         if checked != default:
             packed[wire] = checked
     if "group_limit" in packed and "group" not in packed:
-        raise InvalidArgument("group_limit needs a group: say which with group=")
+        raise InvalidArgument("group_limit needs a group: name it with group=")
     return rank, msgspec.msgpack.encode(packed) if packed else b""
 
 
@@ -230,14 +230,14 @@ _DUE: Final[Mapping[bool | str, bytes]] = {True: b"=", False: b"-", "later": b">
 
 
 def update_words(on_conflict: OnConflict) -> bytes:
-    """Return how ids that are taken are changed; nothing where they are not."""
+    """Return how jobs whose id is taken are changed; b"" if they are not."""
     if on_conflict == "update":
         on_conflict = Update()
     return how(on_conflict) if isinstance(on_conflict, Update) else b""
 
 
 def how(update: Update) -> bytes:
-    """Return what an update replaces, in the four letters of `update_of`, and options by name."""
+    """Return what an update replaces: the four letters of `update_of`, then names of options."""
     data = flag("Update.data", update.data)
     limits, only = _replaced(update.limits)
     counts = data if update.counts is None else flag("Update.counts", update.counts)
@@ -250,7 +250,7 @@ def how(update: Update) -> bytes:
 
 
 def _replaced(limits: object) -> tuple[bool, bytes]:
-    """Return whether an update replaces all options, and else the names of those on the wire."""
+    """Return whether an update replaces all options, or else the wire names of those it does."""
     if isinstance(limits, bool):
         return limits, b""
     if isinstance(limits, str | bytes) or not isinstance(limits, Collection):
@@ -258,7 +258,7 @@ def _replaced(limits: object) -> tuple[bool, bytes]:
             f"Update.limits must be True, False or a list of options, not {shown(limits)}"
         )
     known = {"priority": "priority"} | {name: wire for name, (wire, *_) in _OPTIONS.items()}
-    del known["group_limit"]  # It is the group's, and comes with it.
+    del known["group_limit"]  # It belongs to the group, and comes with it.
     names = []
     for option in limits:
         if not isinstance(option, str) or option not in known:

@@ -1,4 +1,4 @@
-"""Payloads to bytes and back: bytes and str as they are, everything else as JSON.
+"""Encode payloads and decode them: bytes and str as they are, everything else as JSON.
 
 `Json(value)` is for a value that must come back as itself: a str becomes a JSON string too.
 """
@@ -20,27 +20,28 @@ MAX_ERROR_BYTES: Final = 4096
 
 JOB_FIELD: Final = "\0holdfast"
 JOB_TAG: Final = "job"
-"""The first field of a NewJob that is written as JSON, which shows it where it is no data."""
+"""The first field of a NewJob in JSON. It reveals a NewJob that was given as data by mistake."""
 _JOB_MARK: Final = msgspec.json.encode({JOB_FIELD: JOB_TAG}).removesuffix(b"}")
 
 _typing: Final = threading.Lock()
-"""msgspec crashes when two threads look at a type for the first time at once."""
+"""Held while msgspec sees a type: it crashes if two threads show it a new type at once."""
 
 _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
 
 _NO_JSON: Final = (TypeError, ValueError, RecursionError, OverflowError, msgspec.MsgspecError)
-"""What the encoder raises where a value has no JSON form."""
+"""What the encoder raises for a value that has no JSON form."""
 
 
 class Json:
-    """A payload or result that is stored as JSON, whatever it is: `lease.json()` returns it again.
+    """A payload or result that is always stored as JSON: `lease.json()` returns the same value.
 
-    Without it a str is stored as its bytes, so that `queue.add("1")` is read as the number 1;
-    `queue.add(Json("1"))` is the text. It can be given wherever a payload or a result can.
+    Without `Json`, a str is stored as its bytes, so `queue.add("1")` is read as the number 1.
+    `queue.add(Json("1"))` is read as the text. Use `Json` wherever a payload or a result can be
+    given.
 
-    What JSON would change is refused: bytes, sets, keys that are no str, NaN and infinity. A tuple
-    comes back as a list, a date as text and a dataclass as a dict.
+    Bytes, sets, keys other than str, NaN and infinity are refused, because JSON would change them.
+    A tuple comes back as a list, a date as text and a dataclass as a dict.
     """
 
     __slots__ = ("value",)
@@ -81,7 +82,7 @@ def encode_result(result: object) -> bytes:
 
 
 def decode_json(raw: bytes, id: str = "", what: str = "payload") -> Any:
-    """Decode the JSON of a job; say clearly when it is none."""
+    """Decode the JSON of a job; raise CodecError if it is not JSON."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -92,13 +93,13 @@ def decode_json(raw: bytes, id: str = "", what: str = "payload") -> Any:
 
 
 def reader(of: Any) -> Callable[[bytes], Any]:
-    """Return what reads JSON as values of a type. Raises TypeError where there is no such thing."""
+    """Return a function that reads JSON as a type. Raises TypeError for an unsupported type."""
     with _typing:
         return msgspec.json.Decoder(of).decode
 
 
 def convert(value: object, to: Any) -> Any:
-    """Return what came as JSON as a value of a type; TypeError where there is no such thing."""
+    """Convert decoded JSON to a type. Raises TypeError for an unsupported type."""
     with _typing:
         return msgspec.convert(value, to)
 
@@ -115,7 +116,7 @@ def _to_bytes(what: str, data: object) -> bytes:
 
 
 def _to_same_json(what: str, value: object) -> bytes:
-    """Return a value as JSON; refuse what would come back as something else."""
+    """Return a value as JSON; refuse a value that would come back as something else."""
     try:
         raw = _to_json(value)
         if _from_json(raw) == value and _JOB_MARK not in raw:
@@ -128,7 +129,7 @@ def _to_same_json(what: str, value: object) -> bytes:
 
 
 def _must_come_back(where: str, value: object) -> None:
-    """Refuse bytes, sets and keys that are no str in a value that can be written as JSON."""
+    """Refuse bytes, sets and keys other than str in a value that can be written as JSON."""
     if isinstance(value, bytes | bytearray | memoryview):
         raise InvalidArgument(
             f"{where} is bytes, which JSON does not have, and would come back as text: give bytes "
@@ -156,10 +157,10 @@ def _must_come_back(where: str, value: object) -> None:
 
 
 def to_json(what: str, data: object) -> bytes:
-    """Return a value as JSON, also bytes (in base 64) and str; say clearly when it has none."""
+    """Return a value as JSON, also bytes (in base 64) and str; raise CodecError if that fails."""
     try:
         raw = _to_json(data)
-        # The encoder writes NaN and infinity as null, which would lose them without a word.
+        # The encoder writes NaN and infinity as null: they would be lost silently.
         finite = b"null" not in raw or _is_finite(data)
     except _NO_JSON as error:
         raise CodecError(f"{what} cannot be written as JSON: {error}") from None
@@ -174,7 +175,7 @@ def to_json(what: str, data: object) -> bytes:
 
 
 def _is_finite(value: object) -> bool:
-    """Tell whether every float in a value is a number; `value` can be written as JSON."""
+    """Return whether every float in a value is finite; `value` can be written as JSON."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Look at a server before it is trusted with jobs: can it be used, and what does it keep.
+"""Examine a server before it is trusted with jobs: can it be used, and what can a crash lose.
 
-Asks and changes nothing. What the answers mean is judged in `health.py`.
+Only asks, and changes nothing. `server/health.py` judges the answers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from typing import Any, Final
 
 import hiredis
 
-from holdfast.address import Address
-from holdfast.embedded import default_directory
+from holdfast.connection.address import Address
+from holdfast.connection.protocol import INFO, Packer, describe, pack, untrusted
+from holdfast.connection.server import Server
+from holdfast.connection.sockets import Link
 from holdfast.engine import calls
 from holdfast.errors import HoldfastError, ServerRefused, ServerUnavailable, UnsupportedServer
-from holdfast.health import (
+from holdfast.server.directory import default_owner
+from holdfast.server.embedded import default_directory
+from holdfast.server.health import (
     Finding,
     Health,
     Seen,
@@ -29,44 +33,40 @@ from holdfast.health import (
     tier_of,
     worst,
 )
-from holdfast.link import Link
-from holdfast.server import Server
-from holdfast.server_directory import default_owner
-from holdfast.wire import INFO, Packer, describe, pack, untrusted
 
 __all__ = ["Diagnosis", "Finding", "Tier", "examine"]
 
 REPLY_SECONDS: Final = 5.0
 ROUNDS: Final = 20
 QUEUE: Final = "holdfast doctor"
-"""The keys that are asked about where no queue is named. Nothing is ever stored there."""
+"""The queue whose keys are checked if none is named. Nothing is ever stored there."""
 
 _SETTINGS: Final = (b"appendfsync", b"no-appendfsync-on-rewrite")
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found out about a server."""
+    """The findings about a server."""
 
     url: str
-    """Where it is, without the password."""
+    """Its URL, without the password."""
     server: str | None
-    """Product and version, where it tells them."""
+    """Product and version, if the server tells them."""
     tier: Tier
     findings: list[Finding]
     """The worst first."""
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was found that keeps it from being used, or will cost jobs."""
+        """Whether no finding prevents the use of the server, or will cost jobs."""
         return all(finding.level != "error" for finding in self.findings)
 
 
 def examine(url: str | None = None, *, queue: str | None = None) -> Diagnosis:
-    """Look at a server, as the user in the URL. Never raises because of what it finds.
+    """Examine a server, as the user in the URL. Never raises because of what it finds.
 
-    A user who may reach only some queues is asked about the one that is named. Of a cluster the
-    node that has this queue is looked at, and where none is named all primaries.
+    Name a queue if the user may reach only some queues. In a cluster, the node of this queue is
+    examined; if no queue is named, all primaries are.
     """
     server = Server(url, patience=0, reply_within=REPLY_SECONDS)
     packer = Packer(queue or QUEUE)
@@ -100,7 +100,7 @@ def _look(server: Server, link: Link, packer: Packer, *, named: bool) -> Diagnos
         found.append(_chosen_by_default())
     match server.address.kind:
         case "cluster" if named:
-            found.append(Finding("ok", f"of the cluster, this is its node {link.address}"))
+            found.append(Finding("ok", f"the cluster node of the queue is {link.address}"))
         case "cluster":
             tiers, others = _look_at_others(server, link, found)
             tier, found = worst([tier, *tiers]), [*found, *others]
@@ -112,7 +112,7 @@ def _look(server: Server, link: Link, packer: Packer, *, named: bool) -> Diagnos
 def _look_at_others(
     server: Server, first: Link, found: list[Finding]
 ) -> tuple[list[Tier], list[Finding]]:
-    """Return what the other primaries of a cluster are worth, and what is wrong there only."""
+    """Return the tiers of the other primaries of a cluster, and the findings that are new there."""
     tiers: list[Tier] = []
     others: list[Finding] = []
     gone: list[Finding] = []
@@ -157,7 +157,7 @@ def _see(
 
 
 def _url(server: Server) -> str:
-    """Return where it is, for people: without the password, with the directory."""
+    """Return the URL for people: without the password, with the directory."""
     address = server.address
     if address.embedded:
         return f"embedded://{address.path or default_directory()}"
@@ -184,7 +184,7 @@ def _settings(link: Link) -> dict[str, str] | None:
 
 
 def _round_trip(link: Link) -> float:
-    """Return milliseconds; what is refused took as long as what is not."""
+    """Return milliseconds. A refused PING takes as long as an accepted one."""
     took = []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
@@ -222,8 +222,8 @@ def _no_scripts(error: ServerRefused, *, named: bool) -> Finding:
 def _no_entry(address: Address, error: Exception) -> Finding:
     """Return why a server cannot be used at all, and what to do."""
     if address.embedded:
-        told, _, _ = str(error).partition(" The log ends:\n")
-        return Finding("error", "the embedded server does not run", told)
+        why, _, _ = str(error).partition(" The log ends:\n")
+        return Finding("error", "the embedded server does not run", why)
     if isinstance(error, UnsupportedServer | ServerUnavailable):
         return Finding("error", "this server cannot be used", str(error))
     if isinstance(error, HoldfastError):
@@ -243,7 +243,7 @@ def _no_entry(address: Address, error: Exception) -> Finding:
             f"no answer from {address} in {REPLY_SECONDS:.0f} s",
             "is it the right host and port, and does a firewall let this machine through?",
         )
-    told, asked, advice = describe(error).partition(": ")
+    why, colon, advice = describe(error).partition(": ")
     return Finding(
-        "error", f"{address} cannot be reached: {told}", advice if asked else "correct the URL"
+        "error", f"{address} cannot be reached: {why}", advice if colon else "correct the URL"
     )

@@ -1,17 +1,17 @@
 """Everything that Holdfast raises.
 
 HoldfastError
-├── Refused               the server said no, and nothing was changed
+├── Refused               the server refused the call, and nothing was changed
 │   ├── LeaseLost         the job is no longer yours to settle or extend
 │   │   └── JobCancelled  it was cancelled while it ran
-│   ├── JobExists         add(on_conflict="raise") met an id that is taken
+│   ├── JobExists         the id is taken, and add was called with on_conflict="raise"
 │   ├── JobNotFound       no job has this id
 │   │   ├── RequestNotFound   no request has this id
 │   │   └── GroupNotFound     no group of jobs has this name
 │   ├── WrongState        the job is not in a state that allows this
-│   ├── Fenced            another reader of this name was opened since
+│   ├── Fenced            a newer reader of this name was opened
 │   ├── QueueFull         the server is out of memory and takes no more work
-│   └── ServerRefused     the server's own no: read-only, loading, disk full, no access
+│   └── ServerRefused     the server itself refused: read-only, loading, disk full, no access
 │       └── ServerNotStarted  the embedded server cannot be started
 ├── ServerUnavailable     the connection was lost and did not come back in time:
 │                         the outcome is unknown until you ask
@@ -34,10 +34,10 @@ class HoldfastError(Exception):
     """The base of every error that Holdfast raises."""
 
     receipts: Sequence[Receipt] = ()
-    """What `add_many` had already added when it was stopped by this error."""
+    """The receipts of the jobs that `add_many` added before this error stopped it."""
 
     answers: Sequence[int] = ()
-    """What a many-form had already been answered when it was stopped by this error."""
+    """The answers that a many-form received before this error stopped it."""
 
 
 class Refused(HoldfastError):
@@ -53,7 +53,7 @@ class JobCancelled(LeaseLost):
 
 
 class JobExists(Refused):
-    """A job with this id is already there."""
+    """A job already has this id."""
 
 
 class JobNotFound(Refused):
@@ -65,7 +65,7 @@ class RequestNotFound(JobNotFound):
 
 
 class GroupNotFound(JobNotFound):
-    """No group of jobs has this name: a group is there as long as it has jobs."""
+    """No group of jobs has this name: a group exists as long as it has jobs."""
 
 
 class WrongState(Refused):
@@ -73,11 +73,11 @@ class WrongState(Refused):
 
 
 class Fenced(Refused):
-    """A newer reader of this name was opened: this one may not go on."""
+    """A newer reader of this name was opened: this reader may not continue."""
 
 
 class QueueFull(Refused):
-    """The server is out of memory: jobs can be finished, but none added."""
+    """The server is out of memory: jobs can be finished, but not added."""
 
 
 class ServerRefused(Refused):

@@ -1,8 +1,8 @@
-r"""Text from outside, made harmless: for terminals, and for every line of our log.
+r"""Make text from outside harmless for terminals and for our log.
 
-Ids, names, payloads and errors may hold line breaks, escape sequences and letters that reverse
-the direction of a line. Written raw, they could forge a line of a log or control a terminal. Here
-whatever is not printable becomes an escape, such as `\n` or `\x1b`.
+Ids, names, payloads and errors may contain line breaks, escape sequences and characters that
+reverse the direction of a line. Written raw, they could forge a line of a log or control a
+terminal. So everything that is not printable becomes an escape, such as `\n` or `\x1b`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 LOGGERS: Final = ("holdfast", "holdfast.worker")
-"""All that we log to. A filter is needed at each: those of a parent do not see its children."""
+"""All our loggers. Each needs a filter: the filters of a parent do not see records of a child."""
 
 
 def visible(text: object) -> str:
-    """Return a text on one line, with everything escaped that is not simply printed."""
+    """Return a text on one line, with everything escaped that is not printable."""
     shown = str(text)
     if shown.isprintable():
         return shown
@@ -25,7 +25,7 @@ def visible(text: object) -> str:
 
 
 def guard_the_log() -> None:
-    """Escape what our loggers are given, before any handler or formatter of the user sees it."""
+    """Escape the records of our loggers before any handler or formatter of the user sees them."""
     for name in LOGGERS:
         log = logging.getLogger(name)
         if not any(isinstance(one, _Escapes) for one in log.filters):
@@ -33,14 +33,14 @@ def guard_the_log() -> None:
 
 
 class _Escapes(logging.Filter):
-    """Rewrites records that would not be one printable line, and their tracebacks; drops none."""
+    """Rewrites messages that are not one printable line, and tracebacks. Drops no record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             _escape_message(record)
             if record.exc_info and not record.exc_text:
                 record.exc_text = _harmless_traceback(record.exc_info)
-        except Exception:  # noqa: BLE001, S110  # An object without a text: handlers report that.
+        except Exception:  # noqa: BLE001, S110  # str() of an argument raised: handlers report that.
             pass
         return True
 
@@ -48,7 +48,7 @@ class _Escapes(logging.Filter):
 def _escape_message(record: logging.LogRecord) -> None:
     if record.getMessage().isprintable():
         return
-    # The arguments stay apart: error trackers group records by their message without them.
+    # Keep the arguments apart: error trackers group records by the message without them.
     if isinstance(record.args, Mapping):
         record.args = {name: _escaped(value) for name, value in record.args.items()}
     elif record.args:
@@ -64,9 +64,9 @@ def _escaped(value: object) -> object:
 
 
 def _harmless_traceback(exc_info: Any) -> str | None:
-    """Return a traceback in which messages forge no line; None where the usual one is harmless.
+    """Return a traceback whose messages forge no line; None if the usual one is harmless.
 
-    Its lines stay lines. Those that a message brings are indented, as a line of a log begins at
+    The line breaks stay. Lines inside a message are indented, because a line of a log begins at
     the left.
     """
     told = traceback.TracebackException(*exc_info)
@@ -78,8 +78,8 @@ def _harmless_traceback(exc_info: Any) -> str | None:
 
 
 def _harmless_piece(piece: str) -> str:
-    """Return a frame or a message, all of its lines but the first indented."""
-    if piece.startswith("\n"):  # Between two exceptions: Python's own words.
+    """Return a frame or a message with all lines but the first indented."""
+    if piece.startswith("\n"):  # Python's own text between two exceptions.
         return piece
     first, *more = piece.rstrip("\n").split("\n")
     indented = (line if line[:1] in (" ", "") else f"    {line}" for line in more)
@@ -87,7 +87,7 @@ def _harmless_piece(piece: str) -> str:
 
 
 def _quote_notes(told: traceback.TracebackException) -> None:
-    """Indent the notes of an exception and of all that led to it: each line is a piece."""
+    """Indent the notes of an exception and of its causes: each line of a note is one piece."""
     left, seen = [told], set()
     while left:
         one = left.pop()

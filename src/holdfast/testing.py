@@ -1,6 +1,6 @@
-"""For tests of programs that use Holdfast: a clock to move, and a worker that runs here and now.
+"""For tests of programs that use Holdfast: a clock to move, and a worker that runs inline.
 
-Everything is real, the server too: it is only that nobody waits. `pytest_holdfast` has fixtures.
+Everything is real, including the server, but tests do not wait. `pytest_holdfast` has fixtures.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from holdfast.aqueue import AsyncQueue
-from holdfast.asharded import AsyncShardedQueue
+from holdfast.client.aio.queue import AsyncQueue
+from holdfast.client.aio.sharded import AsyncShardedQueue
+from holdfast.client.sync.queue import Queue
+from holdfast.client.sync.sharded import ShardedQueue
 from holdfast.job import Duration
-from holdfast.queue import Queue
-from holdfast.sharded import ShardedQueue
 from holdfast.worker.inline import run_until_empty, run_until_empty_async
 
 __all__ = ["Clock", "moved", "run_until_empty", "run_until_empty_async"]
@@ -23,10 +23,10 @@ Q = TypeVar("Q", Queue, AsyncQueue)
 
 
 class Clock:
-    """A time that stands still until it is moved: `Queue("emails", clock=clock)`.
+    """A clock that stands still until a test moves it: `Queue("emails", clock=clock)`.
 
-    It begins at midnight UTC of this day, so that periodic jobs come when a test expects them; or
-    at the instant that is given, in milliseconds.
+    It begins at midnight UTC of this day, so that periodic jobs come when a test expects them, or
+    at the given instant, in milliseconds.
     """
 
     def __init__(self, ms: int | None = None) -> None:
@@ -34,14 +34,14 @@ class Clock:
         self.ms = round(today.timestamp() * 1000) if ms is None else ms
 
     def __call__(self) -> int:
-        """Return the time in milliseconds, as a queue wants it."""
+        """Return the time in milliseconds, as a queue expects it."""
         return self.ms
 
     def __repr__(self) -> str:
         return f"Clock({self.now().isoformat()})"
 
     def advance(self, seconds: Duration) -> None:
-        """Let so many seconds pass; fewer than none set the clock back."""
+        """Move the clock forward by some seconds; a negative number sets it back."""
         passed = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
         self.ms += round(passed * 1000)
 
@@ -52,9 +52,9 @@ class Clock:
 
 @contextmanager
 def moved(queue: Q, url: str, clock: Callable[[], int] | None = None) -> Iterator[Q]:
-    """Let a queue of the program be on another server while the block lasts, and begin empty there.
+    """Move a queue of the program to another server while the block lasts; it begins empty there.
 
-    It is the same object, with its handlers and schedules: what already has it notices nothing.
+    It stays the same object, with its handlers and schedules, so code that has it need not change.
     """
     before = dict(vars(queue))
     handlers, schedules = queue.handlers, queue.schedules

@@ -95,7 +95,7 @@ def test_a_job_that_is_there_is_left_alone_and_that_is_said(hf: Commands, queue:
     hf("add", queue.name, "x", "--id", "a")
     again = hf.ran("add", queue.name, "y", "--id", "a")
     assert again.stdout == "a\n"
-    assert again.stderr == "a is already there and is ready: nothing was added\n"
+    assert again.stderr == "a already exists and is ready: nothing was added\n"
     assert shown(queue, "a").data == b"x"
 
 
@@ -135,12 +135,12 @@ def test_what_is_replaced_needs_an_update(hf: Commands, queue: Queue) -> None:
         ([], "give a PAYLOAD, or --file, or --lines (which reads stdin)"),
         (["x", "--lines"], "give a PAYLOAD, or --file, or --lines"),
         (["x", "--file", "-"], "give a PAYLOAD, or --file, or --lines"),
-        (["--lines", "--id", "a"], "--id is the id of one job"),
-        (["x", "--delay", "soon"], "'soon' is no duration: 90, 1.5s, 5m"),
-        (["x", "--delay", "5m!"], "is no duration"),
-        (["x", "--delay", ""], "is no duration"),
-        (["x", "--delay", "-5"], "is no duration"),
-        (["x", "--at", "tomorrow"], "'tomorrow' is no time: 2030-01-31T08:00"),
+        (["--lines", "--id", "a"], "--id names one job"),
+        (["x", "--delay", "soon"], "'soon' is not a duration: 90, 1.5s, 5m"),
+        (["x", "--delay", "5m!"], "is not a duration"),
+        (["x", "--delay", ""], "is not a duration"),
+        (["x", "--delay", "-5"], "is not a duration"),
+        (["x", "--at", "tomorrow"], "'tomorrow' is not a time: 2030-01-31T08:00"),
         (["x", "--at", "nan"], "at must be 0 or more seconds"),
         (["x", "--at", "1", "--delay", "1"], "give delay or at, not both"),
         (["x", "--max-failures", "-1"], "'-1' is neither a number nor none"),
@@ -188,7 +188,7 @@ def test_what_was_added_before_an_error_is_said(hf: Commands, queue: Queue) -> N
     lines = b"x\n" * 1500 + b"y" * (8 * 1024 * 1024 + 1) + b"\n"
     result = hf.ran("add", queue.name, "--lines", input=lines, code=2)
     first, last = result.stderr.splitlines()
-    assert first == "1,000 jobs added before this:"
+    assert first == "1,000 jobs added before this error:"
     assert "payload has more than 8388608 bytes" in last
     assert queue.counts().ready == 1000
 
@@ -229,6 +229,6 @@ def test_ctrl_c_says_how_many_are_there(hf: Commands, queue: Queue) -> None:
         wait_until(lambda: queue.counts().ready >= 10_000, "half of the lines")
         code, out, err = interrupted(process)
     assert (code, out) == (130, "")
-    assert err.endswith(" jobs added, and perhaps some of the next\n")
+    assert err.endswith(" jobs added, and perhaps some of the next batch\n")
     told = int(err.split()[0].replace(",", ""))
     assert told <= queue.counts().ready <= told + 1000

@@ -15,7 +15,7 @@ import pytest
 from cli.support import Commands
 from engine_support import own_server
 from holdfast import Queue, Server, doctor
-from holdfast.embedded import find_binary
+from holdfast.server.embedded import find_binary
 from support import TestServer, command_on, documented_user, is_redis_7_0, wait_until, with_login
 
 REDIS_7_0 = os.environ.get("HOLDFAST_REDIS_7_0", "")
@@ -132,8 +132,8 @@ def test_no_append_only_file_is_volatile(hf: Commands, save: str) -> None:
     assert told.tier == "volatile"
     assert told.of("error") == [
         (
-            "appendonly is off: what was added since the last snapshot is lost when the server "
-            "stops → set appendonly yes"
+            "appendonly is off: jobs added since the last snapshot are lost when the server stops "
+            "→ set appendonly yes"
         )
     ]
 
@@ -181,7 +181,7 @@ def test_a_replica_is_read_only_and_its_primary_may_lose_it(
         assert told.tier == "durable"
         assert told.of("error") == [
             (
-                f"this is a read-only replica of 127.0.0.1:{durable.port}: jobs can be seen, not "
+                f"this is a read-only replica of 127.0.0.1:{durable.port}: jobs can be read, not "
                 "changed → connect to its primary"
             )
         ]
@@ -266,9 +266,9 @@ def test_a_user_of_one_queue_names_it(hf: Commands, durable: TestServer) -> None
     [
         ("-zadd", "error", "this user may not run ZADD → give it what a queue needs: SECURITY.md"),
         ("-hscan", "warning", "this user may not run HSCAN: `repair` is refused → allow HSCAN"),
-        ("-blpop", "warning", "this user may not run BLPOP: who waits for work asks"),
+        ("-blpop", "warning", "this user may not run BLPOP: a client that waits for work polls"),
         ("-subscribe", "warning", "this user may not run SUBSCRIBE: `events`"),
-        ("resetchannels", "warning", "this user may not run PUBLISH: nobody hears"),
+        ("resetchannels", "warning", "this user may not run PUBLISH: the calls of this user"),
         ("-script|load", "warning", "this user may not run SCRIPT LOAD: it works as long"),
         ("-evalsha", "error", "this user may not run scripts on the keys of a queue named"),
         ("-config", "warning", "this user may not ask for appendfsync"),

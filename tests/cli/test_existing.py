@@ -65,7 +65,7 @@ def test_a_misspelt_queue_is_refused_and_the_right_one_suggested(
     hf: Commands, shop: Queue, client: redis.Redis, command: str
 ) -> None:
     error = hf.error(*command.replace("Q", "q-shpo").split())
-    assert error.startswith(f"Error: there is no queue q-shpo on {shop.server.address}: did you ")
+    assert error.startswith(f"Error: queue q-shpo does not exist on {shop.server.address}: did")
     assert "did you mean q-shop?" in error
     assert keys_of(client, "q-shpo") == []
 
@@ -87,7 +87,7 @@ def test_a_queue_that_was_paused_once_exists(hf: Commands, queue: Queue) -> None
     hf("resume", queue.name)
     hf("counts", queue.name)
     hf("delete", queue.name, "--yes")
-    assert "there is no queue" in hf.error("counts", queue.name)
+    assert "does not exist" in hf.error("counts", queue.name)
 
 
 def test_adding_and_working_make_a_queue(hf: Commands, queue: Queue) -> None:
@@ -103,7 +103,7 @@ def test_adding_and_working_make_a_queue(hf: Commands, queue: Queue) -> None:
 
 def test_watching_goes_on_and_says_so(hf: Commands, shop: Queue) -> None:
     result = hf.ran("watch", "q-shpo", "--times", 1)
-    assert "did you mean q-shop? Watching for it" in result.stderr
+    assert "did you mean q-shop? Waiting for it to appear" in result.stderr
     assert "q-shpo" in result.stdout
 
 
@@ -118,7 +118,7 @@ def test_shards_exist_together_and_a_sharded_name_is_explained(
         assert hf.json("counts", f"q-many/4/{shard}")["ready"] == expected
     error = hf.error("counts", "q-many")
     assert error.endswith(f"it is sharded, so name one of its shards, such as q-many/4/{number}.")
-    assert "there is no queue q-many/8/0" in hf.error("counts", "q-many/8/0")
+    assert "queue q-many/8/0 does not exist" in hf.error("counts", "q-many/8/0")
     queue.delete()
 
 
@@ -132,7 +132,8 @@ def test_who_may_not_look_for_names_gets_the_error_alone(
     url = with_login(test_server.url, "limited:secret")
     try:
         error = hf.error("counts", "q-shpo", "--url", url)
-        assert error == f"Error: there is no queue q-shpo on {url.replace(':secret@', ':***@')}."
+        shown = url.replace(":secret@", ":***@")
+        assert error == f"Error: queue q-shpo does not exist on {shown}."
         hf("counts", shop.name, "--url", url)
         hf("pause", "q-shut", "--create", "--url", url)
         hf("resume", "q-shut", "--url", url)

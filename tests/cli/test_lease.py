@@ -227,7 +227,7 @@ def test_force_says_that_there_is_no_such_job(hf: Commands, queue: Queue) -> Non
     result = hf.ran("complete", queue.name, "--id", "nobody", "--force", code=4)
     assert json.loads(result.stdout) == {"id": "nobody", "completed": False}
     assert "nobody: no job has this id" in result.stderr
-    assert f"`holdfast peek {queue.name}` shows those that wait" in result.stderr
+    assert f"`holdfast peek {queue.name}` shows the next jobs" in result.stderr
     assert "lease" not in result.stderr
 
 
@@ -236,7 +236,7 @@ def test_force_says_that_a_job_has_ended_before(hf: Commands, queue: Queue) -> N
     hf("complete", queue.name, "--id", "a", "--force")
     result = hf.ran("complete", queue.name, "--id", "a", "--force", code=4)
     assert json.loads(result.stdout) == {"id": "a", "completed": False}
-    assert "a: the job has ended before: completed. Nothing was changed" in result.stderr
+    assert "a: the job has already ended: completed. Nothing was changed" in result.stderr
 
 
 # ------------------------------------------------------------------------------- retry
@@ -396,13 +396,13 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         b'{"id": "a", "token": "b"}\n\n{"id": ',
         "broken JSON in the object that begins in line 3",
     ),
-    "no object": (b"[1, 2]", "an object with the texts id and token is needed"),
-    "a number for an id": (b'{"id": 5, "token": "b"}', "the texts id and token"),
-    "no token": (b'{"id": "a"}', "the texts id and token"),
+    "no object": (b"[1, 2]", "a JSON object with strings id and token is needed"),
+    "a number for an id": (b'{"id": 5, "token": "b"}', "strings id and token"),
+    "no token": (b'{"id": "a"}', "strings id and token"),
     "an empty id": (b'{"id": "", "token": "b"}', "id must have 1 to 512 bytes"),
     "a surrogate": (b'{"id": "\\ud800", "token": "b"}', "cannot be written as UTF-8"),
-    "bytes that are no text": (b'{"id": "\xff"}', "byte 8 is no UTF-8"),
-    "a token that is none": (b'{"id": "a", "token": "b\\nc"}', "'b\\nc' is no token"),
+    "bytes that are no text": (b'{"id": "\xff"}', "byte 8 is not UTF-8"),
+    "a token that is none": (b'{"id": "a", "token": "b\\nc"}', "'b\\nc' is not a token"),
     "nested without end": (b"[" * 100_000, "broken JSON"),
     "another queue": (
         b'{"queue": "of\\u001b others", "id": "a", "token": "b"}',

@@ -153,7 +153,7 @@ def test_the_id_of_a_request_is_told_as_one(hf: Commands, queue: Queue) -> None:
 
 def test_how_a_job_ended(hf: Commands, queue: Queue) -> None:
     queue.add(b"", id="a", result_for=60)
-    assert "it has not ended yet" in hf.error("result", queue.name, "a")
+    assert "a has not ended yet" in hf.error("result", queue.name, "a")
     queue.complete(take(queue), {"sent": True})
     assert "completed" in hf("result", queue.name, "a")
     assert hf.ran("result", queue.name, "a", "--raw").stdout_bytes == b'{"sent":true}'

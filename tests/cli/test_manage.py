@@ -52,7 +52,7 @@ def test_jobs_are_cancelled_by_payload_when_somebody_says_yes(hf: Commands, queu
     error = hf.error("cancel", queue.name, "--matching", "x", code=2)
     assert error == (
         f"Error: Cancel every job of {queue.name} that has this payload? "
-        "Say so with --yes: nobody is here to ask."
+        "Confirm with --yes: stdin is not a terminal."
     )
     assert hf("cancel", queue.name, "--matching", "x", "--yes") == "2 jobs cancelled\n"
     assert queue.counts().ready == 1
@@ -90,7 +90,7 @@ def test_rules_of_tidy_want_a_yes(hf: Commands, queue: Queue) -> None:
     queue.add(b"x", id="held")
     queue.lease(600)
     for rule in ("--failed-longer-than", "--held-longer-than"):
-        assert "Say so with --yes" in hf.error("tidy", queue.name, rule, "0s", code=2)
+        assert "Confirm with --yes" in hf.error("tidy", queue.name, rule, "0s", code=2)
     assert (queue.counts().failed, queue.counts().leased) == (1, 1)
     assert hf.json("tidy", queue.name, "--failed-longer-than", "0s", "--yes")["dropped"] == 1
     assert hf.json("tidy", queue.name, "--held-longer-than", "0s", "--yes")["reclaimed"] == 1
@@ -100,16 +100,16 @@ def test_what_is_broken_is_found_and_mended(
     hf: Commands, queue: Queue, test_server: TestServer
 ) -> None:
     queue.add(b"x", id="lost")
-    assert hf("audit", queue.name) == "all is in order\n"
+    assert hf("audit", queue.name) == "no problems found\n"
     assert hf.json("audit", queue.name) == []
     with test_server.client() as client:
         Behind(client, queue)("ZREM", "ready", "lost")
     assert "1 payloads that belong to no job" in hf("audit", queue.name, code=1)
     assert hf.json("audit", queue.name, code=1)[0]["what"]
     assert hf("repair", queue.name).startswith("lost: ")
-    assert hf("repair", queue.name) == "nothing was to be mended\n"
+    assert hf("repair", queue.name) == "nothing to repair\n"
     assert hf.json("repair", queue.name) == []
-    assert hf("audit", queue.name) == "all is in order\n"
+    assert hf("audit", queue.name) == "no problems found\n"
 
 
 def test_a_queue_is_deleted(hf: Commands, queue: Queue) -> None:

@@ -108,7 +108,7 @@ def test_a_request_is_steered(hf: Commands, queue: Queue) -> None:
     assert request.status().limit is None
     hf("request", "seal", queue.name, "r")
     assert request.status().sealed
-    assert "Cancel r with 3 parts to go? Say so" in hf.error(
+    assert "Cancel r with 3 parts to go? Confirm" in hf.error(
         "request", "cancel", queue.name, "r", code=2
     )
     hf("request", "cancel", queue.name, "r", "--yes")
@@ -203,4 +203,4 @@ def test_nothing_is_opened_where_an_option_is_wrong(hf: Commands, queue: Queue) 
     assert "priority must be" in hf.error(
         "request", "create", queue.name, "r", "--priority", 100, input=b"x", code=2
     )
-    assert "there is no queue" in hf.error("request", "show", queue.name, "r")
+    assert "does not exist" in hf.error("request", "show", queue.name, "r")

@@ -34,7 +34,7 @@ def test_the_embedded_server_runs_in_the_foreground_and_ends_with_ctrl_c(tmp_pat
     assert code == 0
     assert err.splitlines() == [
         f"listens at unix://{directory}/server.sock; Ctrl-C ends it",
-        "it stops when nobody else uses it",
+        "the server stops when no other process uses it",
     ]
     wait_until(lambda: not (directory / "server.sock").exists(), "the end of the server")
 

@@ -128,13 +128,13 @@ def test_what_a_module_has_is_told_where_it_is_not_clear(
     )
     write(place, "workers", TWO + "    a, b, c = Worker(mail), Worker(mail), Worker(reports)\n")
     assert (
-        "workers has 3 workers, workers:a, workers:b and workers:c: say which one to run"
+        "workers has 3 workers, workers:a, workers:b and workers:c: name the one to run"
         in refused(place, "workers")
     )
     write(place, "beside", TWO + "    worker = Worker(mail)\n")
     assert (
         "beside has a Worker, beside:worker, and handlers of a queue that it does not work on, "
-        "beside:reports: say which one to run" in refused(place, "beside")
+        "beside:reports: name the one to run" in refused(place, "beside")
     )
     write(place, "nothing", "from two import bare\n")
     assert (
@@ -142,7 +142,7 @@ def test_what_a_module_has_is_told_where_it_is_not_clear(
         "handlers" in refused(place, "nothing")
     )
     write(place, "plain", PLAIN)
-    assert "plain has a function handle: say which queue" in refused(place, "plain")
+    assert "plain has a function handle: name the queue" in refused(place, "plain")
     assert "has no function handle: name the one to run" in refused(place, "-q", "x", "two")
 
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_worked_on_together_is_refused(
     place: Path, two: tuple[Queue, Queue]
 ) -> None:
     write(place, "more", TWO + "    worker = Worker(mail)\n")
-    assert "more:worker is a Worker: only queues can be worked on together" in refused(
+    assert "more:worker is a Worker: only queues can share a worker" in refused(
         place, "two:mail", "more:worker"
     )
     assert "a name is given twice" in refused(place, "two:mail", "two:mail")
@@ -204,7 +204,7 @@ def test_it_says_what_it_works_on_and_that_it_stopped(
         f"queues q mail, q reports on {test_server.url}; handlers: render, send, jobs without a "
         "name, failed jobs; concurrency auto (1 to 64), executor thread, lease 5 s"
     )
-    assert lines[-1].endswith("INFO    stopped: everything that had begun was finished")
+    assert lines[-1].endswith("INFO    stopped: all started jobs were finished")
 
 
 def test_passwords_are_not_logged(place: Path, test_server: TestServer) -> None:
@@ -248,7 +248,7 @@ def test_what_had_to_be_given_back_is_said(place: Path, queue: Queue) -> None:
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=DEADLINE)
-    assert "WARNING stopped: jobs that were not finished were given back" in err
+    assert "WARNING stopped: unfinished jobs were given back" in err
 
 
 def test_each_job_is_told_where_it_is_asked_for(place: Path, two: tuple[Queue, Queue]) -> None:
@@ -409,7 +409,7 @@ def test_a_mistake_is_shown_and_its_correction_waited_for(place: Path, queue: Qu
     with reloading(place, queue, "hands") as process:
         wait_until(lambda: "starting: " in said(place), "a start")
         write(place, "helper", "WORD = 'never ended\n")
-        wait_until(lambda: "waiting for a change" in said(place), "a word about it")
+        wait_until(lambda: "waiting for a file to change" in said(place), "a word about it")
         assert "SyntaxError" in said(place)
         write(place, "helper", "WORD = 'mended'\n")
         queue.add(b"1")
@@ -433,7 +433,7 @@ def test_a_module_that_exits_on_import_is_waited_for(
     write(place, "helper", f"{mistake}\n")
     write(place, "hands", HANDLE)
     with reloading(place, queue, "hands") as process:
-        wait_until(lambda: "waiting for a change" in said(place), "a word about it")
+        wait_until(lambda: "waiting for a file to change" in said(place), "a word about it")
         assert told in said(place)
         assert "helper.py" in said(place)  # The traceback says where.
         write(place, "helper", "WORD = 'mended'\n")
@@ -454,7 +454,7 @@ def test_ctrl_c_during_an_import_ends_it(place: Path, queue: Queue) -> None:
         wait_until(lambda: "begun" in said(place), "the import")
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE) == 130
-    assert "waiting for a change" not in said(place)
+    assert "waiting for a file to change" not in said(place)
 
 
 def test_a_signal_while_it_finishes_ends_it(place: Path, queue: Queue) -> None:

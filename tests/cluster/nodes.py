@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from holdfast.keys import NAMES, SLOTS, queue_keys, slot_of
+from holdfast.engine.keys import NAMES, SLOTS, queue_keys, slot_of
 from support import TestServer, command_on, free_port, wait_until
 
 NODE_TIMEOUT_MS = 1500

@@ -24,7 +24,7 @@ from holdfast import (
     ServerUnavailable,
     UnsupportedServer,
 )
-from holdfast.keys import SLOTS, slot_of
+from holdfast.engine.keys import SLOTS, slot_of
 from support import DEADLINE, TestServer, command_on
 
 OLD, NEW = "hunter2-old", "hunter2-new"

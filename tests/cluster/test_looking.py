@@ -92,7 +92,7 @@ def test_doctor_looks_at_the_node_of_the_queue(cluster: Nodes, name: str) -> Non
         told = examine(cluster.url, queue=queue)
         assert told.sound, told.findings
         assert told.url == cluster.url
-        [seen] = [finding.what for finding in told.findings if "its node" in finding.what]
+        [seen] = [finding.what for finding in told.findings if "node of the queue" in finding.what]
         assert seen.endswith(f":{cluster.primary_of(queue).port}/0")
 
 

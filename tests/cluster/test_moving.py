@@ -21,7 +21,7 @@ from holdfast import (
     Worker,
 )
 from holdfast.engine import scripts
-from holdfast.keys import NAMES, queue_keys, slot_of
+from holdfast.engine.keys import NAMES, queue_keys, slot_of
 from support import DEADLINE, command_on, wait_until
 from worker.support import at_work
 

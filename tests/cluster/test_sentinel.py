@@ -66,7 +66,7 @@ def test_one_that_became_a_replica_unnoticed_is_left(
     slow_shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     """It says READONLY, before any Sentinel was asked again; a new script is loaded first."""
-    monkeypatch.setattr("holdfast.topology.CONFIRM_SECONDS", 3600)
+    monkeypatch.setattr("holdfast.connection.topology.CONFIRM_SECONDS", 3600)
     watched = Watched(tmp_path)
     with closing(watched), open_queue(slow_shell, name, watched.url) as queue:
         queue.add(b"x", delay=3600)
@@ -88,7 +88,7 @@ def test_one_that_was_replaced_and_lives_is_left_within_moments(
     watched: Watched, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would take calls, and lose them, until the Sentinel tells it that it is a replica."""
-    monkeypatch.setattr("holdfast.topology.CONFIRM_SECONDS", 0.01)  # Over by then.
+    monkeypatch.setattr("holdfast.connection.topology.CONFIRM_SECONDS", 0.01)  # Over by then.
     queue.add(b"x", delay=3600)
     before = watched.primary()
     fail_over(watched)
@@ -107,7 +107,7 @@ def test_one_that_was_replaced_and_lives_is_left_within_moments(
 def test_without_a_sentinel_the_primary_that_is_known_goes_on(
     slow_shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.topology.CONFIRM_SECONDS", 0.01)
+    monkeypatch.setattr("holdfast.connection.topology.CONFIRM_SECONDS", 0.01)
     watched = Watched(tmp_path)
     with closing(watched), open_queue(slow_shell, name, watched.url) as queue:
         queue.add(b"x")
@@ -120,9 +120,9 @@ def test_a_sentinel_that_does_not_answer_keeps_nobody_from_the_primary(
     slow_shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is waited for longer than what another one said before is relied on."""
-    for module in ("topology", "server", "aserver"):
-        monkeypatch.setattr(f"holdfast.{module}.FIND_SECONDS", 0.3)
-    monkeypatch.setattr("holdfast.topology.CONFIRM_SECONDS", 0.2)
+    for module in ("topology", "conversation"):
+        monkeypatch.setattr(f"holdfast.connection.{module}.FIND_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.connection.topology.CONFIRM_SECONDS", 0.2)
     watched = Watched(tmp_path)
     with closing(watched), open_queue(slow_shell, name, watched.url, patience=DEADLINE) as queue:
         queue.add(b"x")

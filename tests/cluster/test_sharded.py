@@ -32,11 +32,11 @@ from holdfast import (
     ShardedQueue,
     Worker,
 )
-from holdfast.engine import writing
-from holdfast.keys import slot_of
-from holdfast.sharding import Sharding
+from holdfast.client.sharding import Sharding
+from holdfast.client.writes import KEEP_MS
+from holdfast.engine import write_calls
+from holdfast.engine.keys import slot_of
 from holdfast.testing import moved, run_until_empty
-from holdfast.writes import KEEP_MS
 from support import DEADLINE, TestServer, command_on, documented_user, wait_until, with_login
 from worker.support import at_work
 
@@ -437,8 +437,8 @@ def commit_only(shard: Queue, *rows: bytes) -> None:
     """Commit, and die before the rows become jobs."""
     write = shard.write("w")
     staged = write.stage(rows, partition=0, attempt=0)
-    shard._run(writing.adopt("w", "", 0, 0, [("w/0.0", staged.chunks)], keep_for_ms=KEEP_MS))
-    assert shard._run(writing.commit("w", "", 0, 1, keep_for_ms=KEEP_MS, how=b""))
+    shard._run(write_calls.adopt("w", "", 0, 0, [("w/0.0", staged.chunks)], keep_for_ms=KEEP_MS))
+    assert shard._run(write_calls.commit("w", "", 0, 1, keep_for_ms=KEEP_MS, how=b""))
 
 
 def test_what_is_of_one_shard_says_that_it_is_to_be_named(queue: ShardedQueue) -> None:

@@ -8,7 +8,7 @@ import click
 
 from docs.pages import DOCS, code_in, rows, section
 from holdfast.cli.main import _COMMANDS, main
-from holdfast.health import FULL, OPTIONAL, PATCHED, SLOW_MS, TIERS
+from holdfast.server.health import FULL, OPTIONAL, PATCHED, SLOW_MS, TIERS
 
 PAGE = DOCS / "cli.md"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from inspect import getsource
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,14 +12,14 @@ import redis
 from conftest import Clock
 from docs.pages import DOCS, ROOT, blocks, code_in, rows, section
 from engine_support import Behind, take
-from holdfast import Queue, keys
-from holdfast.engine import scripts
+from holdfast import Queue, names
+from holdfast.engine import keys, scripts
 from holdfast.engine.replies import Record
-from holdfast.engine.script import MAX_BYTES, MAX_JOBS
+from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS
 from holdfast.job import Facts
 
 PAGE = DOCS / "engine.md"
-ENGINE = Path(scripts.__file__).parent
+ENGINE = scripts.LUA
 LUA = {
     path.relative_to(ENGINE).with_suffix("").as_posix(): path.read_text()
     for path in ENGINE.rglob("*.lua")
@@ -223,7 +222,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     bounds = dict(table("Bounds"))
     assert bounds["jobs in one call"] == str(MAX_JOBS)
     assert bounds["payloads, or results, in one call"] == f"{MAX_BYTES >> 20} MiB"
-    assert str(keys.MAX_NAME_BYTES) in bounds["a queue name, id, token, caller or handler"]
+    assert str(names.MAX_NAME_BYTES) in bounds["a queue name, id, token, caller or handler"]
 
 
 def test_the_files_that_the_page_names_exist() -> None:

@@ -20,15 +20,13 @@ from holdfast import (
     Queue,
     Update,
     Worker,
-    _keeper,
-    address,
-    backoff,
-    link,
-    server,
+    failures,
     spark,
     testing,
 )
-from holdfast.engine.script import BOUNDS
+from holdfast.connection import address, server, sockets
+from holdfast.engine.scripts import BOUNDS
+from holdfast.server import keeper
 
 QUEUE, FAILURES, OPERATING = DOCS / "queue.md", DOCS / "failures.md", DOCS / "operating.md"
 SERVER = DOCS / "server.md"
@@ -75,8 +73,8 @@ def test_every_argument_is_in_the_reference() -> None:
 
 def test_the_waits_of_a_failure_handler_are_those_of_the_code() -> None:
     text = section(FAILURES, "Failure handlers")
-    assert f"after {backoff.DEFAULT_HANDLING.min_backoff_ms // 1000} seconds" in text
-    assert f"up to {backoff.DEFAULT_HANDLING.max_backoff_ms // 60_000} minutes" in text
+    assert f"after {failures.DEFAULT_HANDLING.min_backoff_ms // 1000} seconds" in text
+    assert f"up to {failures.DEFAULT_HANDLING.max_backoff_ms // 60_000} minutes" in text
     assert BOUNDS["MAX_HANDLINGS"] == 100
     assert "a hundred retries" in text
 
@@ -108,7 +106,7 @@ def test_every_error_is_in_the_reference() -> None:
 def test_the_settings_are_those_of_the_embedded_server() -> None:
     recommended = blocks(SERVER, "text")[0].code.splitlines()
     assert "appendonly yes" in recommended
-    assert set(recommended) <= set(_keeper.CONFIG.splitlines())
+    assert set(recommended) <= set(keeper.CONFIG.splitlines())
 
 
 def test_the_options_and_forms_of_a_url_are_those_of_the_code() -> None:
@@ -121,7 +119,7 @@ def test_the_options_and_forms_of_a_url_are_those_of_the_code() -> None:
 
 def test_the_timeouts_are_those_of_the_code() -> None:
     shown = [value for _, value in rows(section(SERVER, "Timeouts and patience"))]
-    constants = (link.CONNECT_SECONDS, link.REPLY_SECONDS, server.PATIENCE_SECONDS)
+    constants = (sockets.CONNECT_SECONDS, sockets.REPLY_SECONDS, server.PATIENCE_SECONDS)
     assert [value.partition(",")[0].partition(";")[0] for value in shown] == [
         f"{seconds:.0f}" for seconds in constants
     ]

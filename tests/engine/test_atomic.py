@@ -20,8 +20,8 @@ from engine_support import (
     script_of,
 )
 from holdfast import Fenced, Queue, WrongState
+from holdfast.engine.keys import NAMES
 from holdfast.engine.scripts import SCRIPTS
-from holdfast.keys import NAMES
 
 # In a populated queue each of these calls writes to all of these keys.
 SETS = {"ready", "delayed", "leased", "failed", "ended"}

@@ -12,9 +12,9 @@ import redis
 from conftest import Clock
 from engine_support import Behind, command_calls, ids, pack, take
 from holdfast import NewJob, Queue
-from holdfast.engine import calls, requesting
+from holdfast.engine import calls, request_calls
 from holdfast.engine.call import Call, Entry
-from holdfast.keys import NAMES
+from holdfast.engine.keys import NAMES
 
 MIB = 1024 * 1024
 LATEST = 2**53 - 1
@@ -50,15 +50,15 @@ THE_MOST: dict[str, Callable[[], Call[Any]]] = {
     "due in as long as there is": lambda: calls.add([entry("a", due=b"+%d" % LATEST)]),
     "an audit of a thousand": lambda: calls.audit(count=1000),
     "an audit from the last place": lambda: calls.audit((7, LATEST)),
-    "a request with the longest name": lambda: requesting.open_request("r" * 480, priority=99),
-    "a request with the highest limit": lambda: requesting.open_request("r", limit=LATEST),
-    "a request that is kept for ever": lambda: requesting.open_request("r", keep_for_ms=LATEST),
-    "a request that is open for ever": lambda: requesting.open_request("r", open_for_ms=LATEST),
-    "a thousand parts": lambda: requesting.add_parts("r", LATEST, [b"x"] * 1000),
-    "the highest limit": lambda: requesting.change_request("r", limit=b"%d" % LATEST),
-    "a thousand requests": lambda: requesting.some_requests(LATEST, 1000),
-    "a look at a thousand parts": lambda: requesting.parts("r", LATEST, 1000),
-    "a thousand requests counted": lambda: requesting.recount(
+    "a request with the longest name": lambda: request_calls.open_request("r" * 480, priority=99),
+    "a request with the highest limit": lambda: request_calls.open_request("r", limit=LATEST),
+    "a request that is kept for ever": lambda: request_calls.open_request("r", keep_for_ms=LATEST),
+    "a request that is open for ever": lambda: request_calls.open_request("r", open_for_ms=LATEST),
+    "a thousand parts": lambda: request_calls.add_parts("r", LATEST, [b"x"] * 1000),
+    "the highest limit": lambda: request_calls.change_request("r", limit=b"%d" % LATEST),
+    "a thousand requests": lambda: request_calls.some_requests(LATEST, 1000),
+    "a look at a thousand parts": lambda: request_calls.parts("r", LATEST, 1000),
+    "a thousand requests counted": lambda: request_calls.recount(
         b"", {str(n): (LATEST,) * 7 for n in range(1000)}
     ),
 }
@@ -88,20 +88,22 @@ TOO_MUCH: dict[str, Callable[[], Call[Any]]] = {
     "an audit after the last set": lambda: calls.audit((9, 0)),
     "a repair after the last hash": lambda: calls.repair((19, b"")),
     "a search after the last set": lambda: calls.cancel_matching(b"", place=(7, 0)),
-    "a request whose parts have no name": lambda: requesting.open_request("r" * 481),
-    "a request with the name of a follow-up": lambda: requesting.open_request("r/end"),
-    "a request that is open for no time": lambda: requesting.open_request("r", open_for_ms=0),
-    "a follow-up": lambda: requesting.open_request(
+    "a request whose parts have no name": lambda: request_calls.open_request("r" * 481),
+    "a request with the name of a follow-up": lambda: request_calls.open_request("r/end"),
+    "a request that is open for no time": lambda: request_calls.open_request("r", open_for_ms=0),
+    "a follow-up": lambda: request_calls.open_request(
         "r", follow_up=Entry("-", b"x" * (8 * MIB // 1000 + 1), True, 50, b"", b"")
     ),
-    "parts": lambda: requesting.add_parts("r", 0, [b"x"] * 1001),
-    "no parts": lambda: requesting.add_parts("r", 0, []),
-    "bytes of parts": lambda: requesting.add_parts("r", 0, [b"x" * 4 * MIB, b"x" * (4 * MIB + 1)]),
-    "requests": lambda: requesting.some_requests(0, 1001),
-    "no requests": lambda: requesting.some_requests(0, 0),
-    "a look at parts": lambda: requesting.parts("r", 0, 1001),
-    "a look at no parts": lambda: requesting.parts("r", 0, 0),
-    "requests counted": lambda: requesting.recount(b"", {str(n): (1,) * 7 for n in range(1001)}),
+    "parts": lambda: request_calls.add_parts("r", 0, [b"x"] * 1001),
+    "no parts": lambda: request_calls.add_parts("r", 0, []),
+    "bytes of parts": lambda: request_calls.add_parts(
+        "r", 0, [b"x" * 4 * MIB, b"x" * (4 * MIB + 1)]
+    ),
+    "requests": lambda: request_calls.some_requests(0, 1001),
+    "no requests": lambda: request_calls.some_requests(0, 0),
+    "a look at parts": lambda: request_calls.parts("r", 0, 1001),
+    "a look at no parts": lambda: request_calls.parts("r", 0, 0),
+    "requests counted": lambda: request_calls.recount(b"", {str(n): (1,) * 7 for n in range(1001)}),
 }
 
 

@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from engine_support import words
 from holdfast import InvalidArgument
+from holdfast.connection.protocol import Packer
 from holdfast.engine import scripts
 from holdfast.engine.call import Call
+from holdfast.engine.keys import NAMES, queue_keys
 from holdfast.engine.scripts import LEASE, PAUSE, SCRIPTS
-from holdfast.keys import NAMES, queue_keys
-from holdfast.wire import Packer
 
-ENGINE = Path(scripts.__file__).parent
+ENGINE = scripts.LUA
 LUA = {
     path.relative_to(ENGINE).with_suffix("").as_posix(): re.sub(r"--.*", "", path.read_text())
     for path in ENGINE.rglob("*.lua")

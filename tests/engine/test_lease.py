@@ -79,7 +79,7 @@ def test_every_lease_call_has_a_token_of_its_own_that_names_the_holder(queue: Qu
     three = take(queue)
     assert one.token == two.token != three.token
     holders = {lease.token.partition(".")[0] for lease in (one, two, three)}
-    assert holders == {queue.server.incarnation.holder}
+    assert holders == {queue.server.session.holder}
 
 
 def test_a_lease_brings_what_the_job_says_about_itself(queue: Queue) -> None:

@@ -13,10 +13,9 @@ import redis
 from engine_support import Behind, call_of, pack
 from holdfast import Lease, NewJob, Queue
 from holdfast.codec import MAX_PAYLOAD_BYTES
-from holdfast.engine import calls, claiming, requesting, writing
+from holdfast.engine import calls, claim_calls, request_calls, write_calls
 from holdfast.engine.call import Call, Entry, Failed
-from holdfast.engine.script import Script
-from holdfast.engine.scripts import SCRIPTS
+from holdfast.engine.scripts import SCRIPTS, Script
 
 pytestmark = pytest.mark.grid  # Scripts are run around the queue, and so around its user.
 
@@ -52,9 +51,9 @@ RAW: dict[str, Callable[[Queue], object]] = {
     "register": lambda q: q.register(alive_for=7),
     "tidy": lambda q: q._run(calls.tidy(failed_for_ms=7000)),
     "repair": lambda q: q._run(calls.repair((2, b"7000"))),
-    "recount": lambda q: q._run(requesting.recount(b"", {"r": (7,) * 7, "s": (7,) * 7})),
+    "recount": lambda q: q._run(request_calls.recount(b"", {"r": (7,) * 7, "s": (7,) * 7})),
     "open_request": lambda q: q._run(
-        requesting.open_request(
+        request_calls.open_request(
             "r",
             priority=7,
             limit=7000,
@@ -63,28 +62,30 @@ RAW: dict[str, Callable[[Queue], object]] = {
             follow_up=_entry("-", priority=7),
         )
     ),
-    "add_parts": lambda q: q._run(requesting.add_parts("r", 7000, [b"x"], priority=7)),
-    "change_request": lambda q: q._run(requesting.change_request("r", limit=b"7000", priority=99)),
+    "add_parts": lambda q: q._run(request_calls.add_parts("r", 7000, [b"x"], priority=7)),
+    "change_request": lambda q: q._run(
+        request_calls.change_request("r", limit=b"7000", priority=99)
+    ),
     "stage": lambda q: q.write("w").stage(
         [NewJob(b"x", id="a", priority=7)], partition=0, attempt=0, keep_for=7
     ),
-    "adopt": lambda q: q._run(writing.adopt("w", "stream", 7, None, [], keep_for_ms=7)),
-    "commit": lambda q: q._run(writing.commit("w", "stream", 7, 0, keep_for_ms=7, how=b"1=11")),
-    "publish": lambda q: q._run(writing.publish("w")),
-    "abort": lambda q: q._run(writing.abort(["w/0.0", "w/1.0"])),
-    "ledger": lambda q: q._run(writing.ledger("writer w")),
+    "adopt": lambda q: q._run(write_calls.adopt("w", "stream", 7, None, [], keep_for_ms=7)),
+    "commit": lambda q: q._run(write_calls.commit("w", "stream", 7, 0, keep_for_ms=7, how=b"1=11")),
+    "publish": lambda q: q._run(write_calls.publish("w")),
+    "abort": lambda q: q._run(write_calls.abort(["w/0.0", "w/1.0"])),
+    "ledger": lambda q: q._run(write_calls.ledger("writer w")),
     "open_reader": lambda q: q.reader("r").open(),
-    "claim": lambda q: q._run(claiming.claim("r", 7, 7, 7, 7, claim_ms=7)),
-    "renew_claims": lambda q: q._run(claiming.renew_claims("r", 7, 7)),
-    "settle_claims": lambda q: q._run(claiming.settle_claims("r", 7, 7)),
-    "return_claim": lambda q: q._run(claiming.return_claim("r", 7, 7)),
-    "read_claim": lambda q: q._run(claiming.read_claim("r", 7, 7, 7)),
+    "claim": lambda q: q._run(claim_calls.claim("r", 7, 7, 7, 7, claim_ms=7)),
+    "renew_claims": lambda q: q._run(claim_calls.renew_claims("r", 7, 7)),
+    "settle_claims": lambda q: q._run(claim_calls.settle_claims("r", 7, 7)),
+    "return_claim": lambda q: q._run(claim_calls.return_claim("r", 7, 7)),
+    "read_claim": lambda q: q._run(claim_calls.read_claim("r", 7, 7, 7)),
     "pause": lambda q: q.pause(),
     "show": lambda q: q.show("a"),
     "peek": lambda q: q.peek(7, first=7),
     "audit": lambda q: q.audit(),
-    "requests": lambda q: q._run(requesting.some_requests(7000, 7)),
-    "parts": lambda q: q._run(requesting.parts("r", 7, 7)),
+    "requests": lambda q: q._run(request_calls.some_requests(7000, 7)),
+    "parts": lambda q: q._run(request_calls.parts("r", 7, 7)),
 }
 
 

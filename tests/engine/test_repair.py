@@ -10,8 +10,8 @@ from conftest import Clock
 from engine.test_audit import BROKEN, amend, populate
 from engine_support import Behind, filled, pack, refused, take
 from holdfast import NewJob, Problem, Queue, ServerRefused, Update
-from holdfast.engine import calls, requesting
-from holdfast.keys import NAMES
+from holdfast.engine import calls, request_calls
+from holdfast.engine.keys import NAMES
 
 
 def payloads(behind: Behind) -> set[bytes]:
@@ -119,7 +119,7 @@ def test_what_is_counted_while_the_queue_moves_is_not_written(queue: Queue, behi
     stamp = queue._run(calls.audit()).stamp
     take(queue)
     before = behind.records()
-    assert queue._run(requesting.recount(stamp, {"r": (0, 0, 3, 0, 0, 0, 0)})) is False
+    assert queue._run(request_calls.recount(stamp, {"r": (0, 0, 3, 0, 0, 0, 0)})) is False
     assert behind.records() == before
 
 
@@ -129,7 +129,7 @@ def test_a_foreign_key_in_the_way_stops_a_recount_before_it_changes_anything(
     counted = {"r": (0, 0, 2, *[0] * 4), "t": (2, *[0] * 6), "g": (0,) * 7}
     for name in NAMES:
         populate(spoiled, clock)
-        recount = requesting.recount(queue._run(calls.audit()).stamp, counted)
+        recount = request_calls.recount(queue._run(calls.audit()).stamp, counted)
         spoiled("UNLINK", "wake")
         spoiled("UNLINK", name)
         spoiled("SET", name, "foreign")

@@ -7,7 +7,7 @@ import pytest
 from conftest import Clock
 from engine_support import Behind, take
 from holdfast import Extended, InvalidArgument, Lease, LeaseLost, Queue
-from holdfast.backoff import retry_ms
+from holdfast.failures import retry_ms
 from holdfast.job import Facts
 
 # --------------------------------------------------------------------- how long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 import redis
@@ -15,7 +14,7 @@ from support import TestServer, command_on, with_login
 
 pytestmark = pytest.mark.grid
 
-ENGINE = Path(scripts.__file__).parent
+ENGINE = scripts.LUA
 RIGHTS = (ENGINE / "rights.lua").read_text()
 
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import Clock
 from engine_support import Behind, opened
 from holdfast import InvalidArgument, NewJob, Queue, Request
-from holdfast.engine import calls, requesting
+from holdfast.engine import calls, request_calls
 from holdfast.engine.call import Call, Failed
 
 
@@ -118,7 +118,7 @@ def test_a_list_of_requests_looks_at_so_many(queue: Queue, count: int) -> None:
         queue.request(f"{n}").open()
     position, found = 0, set[str]()
     while True:
-        some, position = queue._run(requesting.some_requests(position, count))
+        some, position = queue._run(request_calls.some_requests(position, count))
         assert len(some) == (min(count, 10) if position else len(some))
         assert len(some) <= count
         found |= {one.name for one in some}
@@ -130,9 +130,9 @@ def test_a_list_of_requests_looks_at_so_many(queue: Queue, count: int) -> None:
 @pytest.mark.parametrize("count", [1, 3, 10, 1000])
 def test_a_look_at_parts_looks_at_so_many(queue: Queue, count: int) -> None:
     held_up(queue, 10)
-    assert len(queue._run(requesting.parts("r", 0, count)).parts) == min(count, 10)
-    assert len(queue._run(requesting.parts("r", 8, count)).parts) == min(count, 2)
-    assert queue._run(requesting.parts("r", 10, count)).parts == []
+    assert len(queue._run(request_calls.parts("r", 0, count)).parts) == min(count, 10)
+    assert len(queue._run(request_calls.parts("r", 8, count)).parts) == min(count, 2)
+    assert queue._run(request_calls.parts("r", 10, count)).parts == []
 
 
 def test_a_look_at_parts_brings_no_more_results_than_fit(queue: Queue) -> None:
@@ -140,7 +140,7 @@ def test_a_look_at_parts_brings_no_more_results_than_fit(queue: Queue) -> None:
         request.add_many([b"x"] * 20)
     result = b"x" * 1_000_000
     queue.complete_many((lease, result) for lease in queue.lease_many(20, 60))
-    assert len(queue._run(requesting.parts("r", 0, 1000)).parts) == 8
+    assert len(queue._run(request_calls.parts("r", 0, 1000)).parts) == 8
     assert [part.result for part in request.results()] == [result] * 20
 
 
@@ -149,7 +149,7 @@ def test_a_request_is_emptied_in_calls_of_a_thousand(queue: Queue, parts: int) -
     request = held_up(queue, parts // 2)
     request.add_many([b"x"] * (parts - parts // 2 - 1))
     request.add(b"x", delay=60)
-    letter, left = queue._run(requesting.change_request("r", cancel=True))
+    letter, left = queue._run(request_calls.change_request("r", cancel=True))
     assert letter == "1"
     assert max(0, parts - 1001) <= left <= max(1, parts - 999)
     assert queue.audit() == []
@@ -210,10 +210,10 @@ NOTHING: dict[str, Call[Any]] = {
     "lease": calls.lease("h.1", 1, 0),
     "lease for no time": calls.lease("h.1", 0, 1),
     "extend for no time": calls.extend([("a", "h.1", None)], 0),
-    "requests": requesting.some_requests(count=0),
-    "parts": requesting.parts("r", 0, 0),
-    "no parts": requesting.add_parts("r", 0, []),
-    "open for no time": requesting.open_request("r", open_for_ms=0),
+    "requests": request_calls.some_requests(count=0),
+    "parts": request_calls.parts("r", 0, 0),
+    "no parts": request_calls.add_parts("r", 0, []),
+    "open for no time": request_calls.open_request("r", open_for_ms=0),
     "register for no time": calls.register("h", 0, b""),
 }
 

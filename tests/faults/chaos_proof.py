@@ -23,7 +23,7 @@ import msgspec
 
 from faults.aof import Command, Transaction
 from faults.journal import Began, Ended, Left, Line, Order, Over, read_order
-from holdfast.keys import NAMES, queue_keys
+from holdfast.engine.keys import NAMES, queue_keys
 
 ENOUGH = 20
 """After so many problems the rest follows from the first."""

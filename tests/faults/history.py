@@ -21,8 +21,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from faults.aof import Command, Transaction
+from holdfast.engine.keys import NAMES, queue_keys
 from holdfast.engine.replies import ENDINGS, Record, read_record
-from holdfast.keys import NAMES, queue_keys
 
 Place: TypeAlias = Literal[
     "waiting", "leased", "failed", "handling", "done", "handled", "cancelled"

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from conftest import Clock
 from holdfast import Lease, NewJob, Queue, Row, Staged, Update
-from holdfast.asking import Requeue
-from holdfast.engine import calls, requesting, writing
-from holdfast.said import Done
+from holdfast.client.asking import Requeue
+from holdfast.client.said import Done
+from holdfast.engine import calls, request_calls, write_calls
 
 
 @dataclass
@@ -227,8 +227,8 @@ def one_committed(stage: Stage) -> None:
     """Somebody died after the commit, and before anything was published."""
     three_staged(stage)
     winners = [(f"w/{partition}.0", 1) for partition in range(2)]
-    stage.other._run(writing.adopt("w", "stream", 3, 0, winners, keep_for_ms=60_000))
-    stage.other._run(writing.commit("w", "stream", 3, 1, keep_for_ms=60_000))
+    stage.other._run(write_calls.adopt("w", "stream", 3, 0, winners, keep_for_ms=60_000))
+    stage.other._run(write_calls.commit("w", "stream", 3, 1, keep_for_ms=60_000))
 
 
 def one_expired(stage: Stage) -> None:
@@ -335,7 +335,7 @@ def a_whole_request(stage: Stage) -> object:
 
 def count_anew(stage: Stage) -> object:
     stamp = stage.other._run(calls.audit()).stamp
-    return stage.queue._run(requesting.recount(stamp, {"r": (2, 0, 2, 1, 0, 0, 0)}))
+    return stage.queue._run(request_calls.recount(stamp, {"r": (2, 0, 2, 1, 0, 0, 0)}))
 
 
 def a_schedule(stage: Stage) -> None:

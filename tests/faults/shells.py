@@ -19,8 +19,8 @@ from holdfast import (
     Server,
     ShardedQueue,
 )
-from holdfast.asking import Requeue
-from holdfast.server import PATIENCE_SECONDS
+from holdfast.client.asking import Requeue
+from holdfast.connection.server import PATIENCE_SECONDS
 
 Shell: TypeAlias = Literal["Queue", "AsyncQueue"]
 SHELLS: tuple[Shell, ...] = ("Queue", "AsyncQueue")

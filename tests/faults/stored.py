@@ -9,7 +9,7 @@ import msgspec
 import redis
 
 from holdfast import Queue
-from holdfast.keys import NAMES, queue_keys
+from holdfast.engine.keys import NAMES, queue_keys
 
 Stored: TypeAlias = dict[str, Any]
 
@@ -26,7 +26,7 @@ def stored(client: redis.Redis, queue: Queue, other: Queue | None = None) -> Sto
     aliases = {made: b"made %d" % n for n, made in enumerate(made_ids(client, queue))}
     for alias, holder in ((b"holder", queue), (b"other", other)):
         if holder is not None:
-            aliases[holder.server.incarnation.holder.encode()] = alias
+            aliases[holder.server.session.holder.encode()] = alias
     raw["calls"] = sorted((raw["calls"] or {}).values())
     return {name: _renamed(value, aliases) for name, value in raw.items() if value}
 

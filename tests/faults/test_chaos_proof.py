@@ -15,7 +15,7 @@ from faults.aof import KEPT_AS_COMMANDS, Command, Transaction, transactions
 from faults.chaos_proof import Proof, Sent, runs_of
 from faults.journal import Began, Ended, Line, Order, Over, Way, encode, now, read_order
 from holdfast import Lease, NewJob, Queue
-from holdfast.keys import NAMES, queue_keys
+from holdfast.engine.keys import NAMES, queue_keys
 from support import wait_until
 
 KEYS = dict(zip(NAMES, queue_keys("small"), strict=True))

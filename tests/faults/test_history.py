@@ -14,8 +14,8 @@ from engine_support import own_server, pack_record
 from faults.aof import KEPT_AS_COMMANDS, Command, Transaction, transactions
 from faults.history import History
 from holdfast import Queue
+from holdfast.engine.keys import NAMES, queue_keys
 from holdfast.engine.replies import ENDINGS, read_record
-from holdfast.keys import NAMES, queue_keys
 
 KEYS = dict(zip(NAMES, queue_keys("small"), strict=True))
 

@@ -35,9 +35,9 @@ from holdfast import (
     ServerRefused,
     ServerUnavailable,
     UnsupportedServer,
-    wire,
 )
-from holdfast.topology import RoutedTries
+from holdfast.connection import protocol
+from holdfast.connection.topology import RoutedTries
 from proxy import Proxy, cut_reply
 from support import (
     DEADLINE,
@@ -93,18 +93,18 @@ def must_be_refused(ask: Callable[[], object], word: str, advice: str) -> None:
 
 def note_refusals(monkeypatch: pytest.MonkeyPatch, note: Callable[[str], object]) -> None:
     """Call this with the word of each refusal that a client meets, before it goes on."""
-    after_refusal, after_no_entry = wire.Tries.after_refusal, wire.Tries.after_no_entry
+    after_refusal, after_no_entry = protocol.Tries.after_refusal, protocol.Tries.after_no_entry
 
-    def refused(tries: wire.Tries, before: object, reply: Any, *node: Any) -> float:
-        note(wire.word_of(reply))
+    def refused(tries: protocol.Tries, before: object, reply: Any, *node: Any) -> float:
+        note(protocol.word_of(reply))
         return after_refusal(tries, before, reply, *node)
 
-    def not_let_in(tries: wire.Tries, error: ServerRefused, *node: Any) -> float:
+    def not_let_in(tries: protocol.Tries, error: ServerRefused, *node: Any) -> float:
         note(error.word)
         return after_no_entry(tries, error, *node)
 
-    monkeypatch.setattr(wire.Tries, "after_refusal", refused)
-    monkeypatch.setattr(wire.Tries, "after_no_entry", not_let_in)
+    monkeypatch.setattr(protocol.Tries, "after_refusal", refused)
+    monkeypatch.setattr(protocol.Tries, "after_no_entry", not_let_in)
 
 
 def changes(queue: Queue, lease: Lease) -> dict[str, Callable[[], object]]:
@@ -587,9 +587,9 @@ def test_a_server_that_takes_no_more_clients_is_waited_for(
 
 
 def test_who_is_turned_away_hears_why_though_the_connection_is_closed_at_once() -> None:
-    why = wire.refusal(hiredis.ReplyError("ERR max number of clients reached"))
+    why = protocol.refusal(hiredis.ReplyError("ERR max number of clients reached"))
     assert isinstance(why, ServerRefused)
-    tries = wire.Tries("here", BRIEFLY)
+    tries = protocol.Tries("here", BRIEFLY)
     time.sleep(tries.after_no_entry(why) + BRIEFLY)
     with pytest.raises(ServerRefused, match="raise its maxclients"):
         tries.after_loss(BrokenPipeError(), sent=False)
@@ -680,9 +680,11 @@ def test_a_cluster_that_is_down_is_waited_for() -> None:
 
 def test_all_that_is_waited_for_has_words_that_say_what_to_do() -> None:
     others = {"NOAUTH", "WRONGPASS"}
-    for word in (wire.RETRIABLE | RoutedTries.retriable | wire.ELSEWHERE | others) - {"HTTP"}:
+    for word in (protocol.RETRIABLE | RoutedTries.retriable | protocol.ELSEWHERE | others) - {
+        "HTTP"
+    }:
         said = "ERR max number of clients reached" if word == "MAXCLIENTS" else f"{word} as it is"
-        error = wire.refusal(hiredis.ReplyError(said))
+        error = protocol.refusal(hiredis.ReplyError(said))
         assert isinstance(error, ServerRefused)
         assert error.word == word
         assert "as it is" not in str(error)
@@ -693,7 +695,7 @@ def test_a_server_that_takes_only_local_clients_says_how_to_change_that() -> Non
     """Protected mode, which cannot be met on a loopback address."""
     denied = hiredis.ReplyError("DENIED Redis is running in protected mode because ...")
     with pytest.raises(ServerRefused, match="give it a password"):
-        wire.check_health("here", denied)
+        protocol.check_health("here", denied)
 
 
 # ------------------------------------------------------------------------------ too old

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.engine.claiming import Claiming
+from holdfast.engine.claim_calls import Claiming
 from holdfast.job import Opened, Update
 from model.closing import Closing
 from model.values import NEVER, Change, Given, Job, Refusal, Request, after

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 from hypothesis import strategies as st
 
-from holdfast.engine import calls, requesting
+from holdfast.engine import calls, request_calls
 from holdfast.engine.call import Call, Entry, Failed
 from holdfast.job import Update
 from model.values import NEVER, Settle
@@ -276,15 +276,15 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     "revive nothing": lambda _: calls.revive([]),
     "a recall of none": lambda _: calls.recall(count=0),
     "a worker dead at once": lambda _: calls.register("zoe", 0, b"\x80"),
-    "a part of a group": lambda _: requesting.add_parts(
+    "a part of a group": lambda _: request_calls.add_parts(
         "p", None, [b""], options=b"\x81\xa5group\xa1g"
     ),
-    "no parts": lambda _: requesting.add_parts("p", None, []),
-    "parts from -1 on": lambda _: requesting.add_parts("p", -1, [b""]),
-    "a request that ends in /end": lambda _: requesting.open_request("p/end"),
-    "a request with a name too long": lambda _: requesting.open_request("p" * 481),
-    "a request with less than no place": lambda _: requesting.open_request("p", limit=-1),
-    "a follow-up too big": lambda _: requesting.open_request(
+    "no parts": lambda _: request_calls.add_parts("p", None, []),
+    "parts from -1 on": lambda _: request_calls.add_parts("p", -1, [b""]),
+    "a request that ends in /end": lambda _: request_calls.open_request("p/end"),
+    "a request with a name too long": lambda _: request_calls.open_request("p" * 481),
+    "a request with less than no place": lambda _: request_calls.open_request("p", limit=-1),
+    "a follow-up too big": lambda _: request_calls.open_request(
         "p", follow_up=msgspec.structs.replace(GOOD, payload=b"x" * 8389)
     ),
     "a group that ends in /end": lambda _: calls.add(
@@ -293,8 +293,10 @@ NONSENSE: dict[str, Callable[[list[Settle]], Call[Any]]] = {
     "a group limit without a group": lambda _: calls.add(
         [msgspec.structs.replace(GOOD, options=b"\x81\xabgroup_limit\x01", grouped=True)]
     ),
-    "half a place": lambda _: requesting.change_request("p", seal=True, cancel=True, limit=b"0.5"),
-    "a request of priority 100": lambda _: requesting.change_request(
+    "half a place": lambda _: request_calls.change_request(
+        "p", seal=True, cancel=True, limit=b"0.5"
+    ),
+    "a request of priority 100": lambda _: request_calls.change_request(
         "p", cancel=True, priority=100
     ),
     "failed for less than nothing": lambda _: calls.tidy(failed_for_ms=-1),

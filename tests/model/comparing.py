@@ -14,7 +14,7 @@ from hypothesis import note
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from holdfast import arguments
-from holdfast.engine import calls, requesting
+from holdfast.engine import calls, request_calls
 from holdfast.engine.call import Call, Entry
 from model import views
 from model.choices import CALLERS, HOUR, START, Pick, Time, Wanted
@@ -131,8 +131,8 @@ class Comparing(RuleBasedStateMachine):
         return [
             Look(f"what is shown of {id}", calls.show(id), views.shown(model, id, self.now)),
             Look(f"all that is {state}", calls.peek(state, 0, 1000), views.listed(model, state)),
-            Look(f"{name}", requesting.requests(name), views.found(model, name, self.now)),
-            Look(f"parts of {name}", requesting.parts(name, 0), views.parts(model, name)),
+            Look(f"{name}", request_calls.requests(name), views.found(model, name, self.now)),
+            Look(f"parts of {name}", request_calls.parts(name, 0), views.parts(model, name)),
         ]
 
     # --------------------------------------------------------------------- choosing

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from holdfast import arguments
-from holdfast.engine import claiming, writing
+from holdfast.engine import claim_calls, write_calls
 from holdfast.engine.call import Entry, frame
 from model.booking import Chunk
 from model.choices import (
@@ -71,31 +71,31 @@ class Connecting(Requesting):
 
     def _stage(self, caller: str, attempt: str, number: int, keep: int, wanted: Rows) -> None:
         chunk = self._chunk(wanted)
-        call = writing.stage(attempt, number, keep, chunk.raw)
+        call = write_calls.stage(attempt, number, keep, chunk.raw)
         self._ask(caller, call, partial(self.model.stage, attempt, number, keep, chunk))
 
     def _adopt(
         self, caller: str, write: str, who: tuple[str, int], number: int | None,
         winners: list[tuple[str, int]], keep: int, named: list[str],
     ) -> None:  # fmt: skip
-        call = writing.adopt(write, *who, number, winners, keep_for_ms=keep, requests=named)
+        call = write_calls.adopt(write, *who, number, winners, keep_for_ms=keep, requests=named)
         question = partial(self.model.adopt, write, *who, number, winners, keep, named)
         self._ask(caller, call, question)
 
     def _commit(
         self, caller: str, write: str, who: tuple[str, int], lists: int, keep: int, how: bytes
     ) -> None:
-        call = writing.commit(write, *who, lists, keep_for_ms=keep, how=how)
+        call = write_calls.commit(write, *who, lists, keep_for_ms=keep, how=how)
         self._ask(caller, call, partial(self.model.commit, write, *who, lists, keep, how))
 
     def _publish(self, caller: str, write: str) -> None:
-        self._ask(caller, writing.publish(write), partial(self.model.publish, write))
+        self._ask(caller, write_calls.publish(write), partial(self.model.publish, write))
 
     def _claim(
         self, caller: str, reader: str, n: int, number: int, keep: int, count: int, seal: bool
     ) -> None:
         epoch = self._epoch(reader)
-        call = claiming.claim(
+        call = claim_calls.claim(
             reader, epoch, n, number, count, claim_ms=keep, to_the_back=self.to_the_back, seal=seal
         )
         question = partial(self.model.claim, reader, epoch, n, number, keep, count, seal)
@@ -173,7 +173,7 @@ class Connecting(Requesting):
     def abort(self, time: Time, caller: str, names: list[str], n: int) -> None:
         self._pass(time)
         names = [attempt for attempt, _ in self._staged()[-n:]] or names
-        self._ask(caller, writing.abort(names), partial(self.model.abort, names))
+        self._ask(caller, write_calls.abort(names), partial(self.model.abort, names))
 
     @precondition(lambda self: any(0 < at < 2**52 for at in self.model.times_of.values()))
     @rule(time=beside("entry"), caller=callers, lease=st.booleans(), force=st.booleans())
@@ -201,7 +201,7 @@ class Connecting(Requesting):
         self._open_reader(caller, reader)
 
     def _open_reader(self, caller: str, reader: str) -> None:
-        call = claiming.open_reader(reader)
+        call = claim_calls.open_reader(reader)
         self._ask(caller, call, partial(self.model.open_reader, reader))
 
     @rule(
@@ -239,7 +239,7 @@ class Connecting(Requesting):
         self._pass(time)
         epoch = self._epoch(reader) + off
         question = partial(self.model.renew_claims, reader, epoch, keep)
-        self._ask(caller, claiming.renew_claims(reader, epoch, keep), question)
+        self._ask(caller, claim_calls.renew_claims(reader, epoch, keep), question)
 
     @rule(time=times, caller=callers, reader=readers, off=st.sampled_from([0, 0, 0, -1, 1]),
           count=st.sampled_from([3, 1]))  # fmt: skip
@@ -249,7 +249,7 @@ class Connecting(Requesting):
         epoch = self._epoch(reader)
         for _ in range(count):
             question = partial(self.model.settle_claims, reader, epoch, below)
-            self._ask(caller, claiming.settle_claims(reader, epoch, below), question)
+            self._ask(caller, claim_calls.settle_claims(reader, epoch, below), question)
             self.both_agree()
 
     @rule(time=times, caller=callers, reader=readers, off=st.sampled_from([-1, -1, 0, -2]))
@@ -257,7 +257,7 @@ class Connecting(Requesting):
         self._pass(time)
         n = max(0, self.model.ledger.get(f"reader {reader}", {"next": 0})["next"] + off)
         epoch = self._epoch(reader)
-        call = claiming.return_claim(reader, epoch, n, to_the_back=self.to_the_back)
+        call = claim_calls.return_claim(reader, epoch, n, to_the_back=self.to_the_back)
         self._ask(caller, call, partial(self.model.return_claim, reader, epoch, n))
 
     # ------------------------------------------------------------------ what a rule needs

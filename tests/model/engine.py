@@ -16,12 +16,11 @@ from typing import Any
 import hiredis
 import msgspec
 
-from holdfast import flows
-from holdfast.engine import calls, scripts
+from holdfast.connection.protocol import pack
+from holdfast.engine import calls, scripts, walks
 from holdfast.engine.call import Call
+from holdfast.engine.keys import NAMES, queue_keys
 from holdfast.engine.replies import read_record
-from holdfast.keys import NAMES, queue_keys
-from holdfast.wire import pack
 from model.values import NEVER
 
 SETS = ("ready", "delayed", "leased", "failed", "ended", "parked", "turns", "terms", "staging")
@@ -166,7 +165,7 @@ class Engine:
         }
 
     def _problems(self, reply: Any, now: int) -> Any:
-        audit = flows.audit()
+        audit = walks.audit()
         call = next(audit)
         try:
             while True:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from holdfast import arguments
-from holdfast.engine import calls, requesting
+from holdfast.engine import calls, request_calls
 from model.acting import Acting
 from model.choices import (
     GROUPS,
@@ -55,7 +55,7 @@ class Requesting(Acting):
             wanted.priority, wanted.limit, wanted.fail_fast, wanted.keep_for, wanted.open_for,
             follow_up,
         )  # fmt: skip
-        call = requesting.open_request(
+        call = request_calls.open_request(
             wanted.name, priority=wanted.priority, limit=wanted.limit, fail_fast=wanted.fail_fast,
             keep_for_ms=wanted.keep_for, open_for_ms=wanted.open_for, follow_up=entry,
         )  # fmt: skip
@@ -69,7 +69,7 @@ class Requesting(Acting):
         first, request = wanted.first, self.model.requests.get(name)
         if first is not None and first <= 0:
             first = max(0, first + (request.total if request else 0))
-        call = requesting.add_parts(
+        call = request_calls.add_parts(
             name,
             first,
             [entry.payload for entry in entries],
@@ -89,7 +89,7 @@ class Requesting(Acting):
         limit: Limit = "as it is", priority: int | None = None, group: bool = False,
     ) -> None:  # fmt: skip
         words = b"" if isinstance(limit, str) else b"-" if limit is None else b"%d" % limit
-        call = requesting.change_request(
+        call = request_calls.change_request(
             name, seal=seal, cancel=cancel, limit=words, priority=priority, group=group
         )
         question = partial(self.model.change_request, name, seal, cancel, limit, priority, group)
@@ -349,7 +349,7 @@ class Requesting(Acting):
             self._change_request(caller, next(iter(counted)), limit=1)
             self.both_agree()
         question = partial(model.recount, [*counted], seen)
-        self._ask(caller, requesting.recount(stamp, counted), question)
+        self._ask(caller, request_calls.recount(stamp, counted), question)
 
     # ---------------------------------------------------------------- more than a call moves
 

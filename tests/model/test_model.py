@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from holdfast.engine import script
+from holdfast.engine import scripts
 from model.booking import GONE, HEARD, MAX_CHUNKS
 from model.engine import Wire
 from model.histories import Histories
@@ -39,16 +39,16 @@ STEPS_PER_HISTORY = 60
 @pytest.fixture
 def _a_failure_handler_soon_gives_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Not after a hundred times, which no history would reach. Scripts carry these numbers."""
-    monkeypatch.setitem(script.BOUNDS, "MAX_HANDLINGS", MAX_HANDLINGS)
-    monkeypatch.setitem(script.BOUNDS, "MAX_HANDLING_MS", MAX_HANDLING)
-    monkeypatch.setitem(script.BOUNDS, "MAX_CHUNKS", MAX_CHUNKS)
-    monkeypatch.setitem(script.BOUNDS, "SMALL_CHUNKS", 1)
-    monkeypatch.setitem(script.BOUNDS, "GONE_MS", GONE)
-    monkeypatch.setitem(script.BOUNDS, "HEARD_MS", HEARD)
-    script._text.cache_clear()
+    monkeypatch.setitem(scripts.BOUNDS, "MAX_HANDLINGS", MAX_HANDLINGS)
+    monkeypatch.setitem(scripts.BOUNDS, "MAX_HANDLING_MS", MAX_HANDLING)
+    monkeypatch.setitem(scripts.BOUNDS, "MAX_CHUNKS", MAX_CHUNKS)
+    monkeypatch.setitem(scripts.BOUNDS, "SMALL_CHUNKS", 1)
+    monkeypatch.setitem(scripts.BOUNDS, "GONE_MS", GONE)
+    monkeypatch.setitem(scripts.BOUNDS, "HEARD_MS", HEARD)
+    scripts._text.cache_clear()
     yield
     monkeypatch.undo()
-    script._text.cache_clear()
+    scripts._text.cache_clear()
 
 
 @pytest.mark.timeout(120 + STEPS // 50)

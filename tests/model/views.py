@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.engine.replies import ENDINGS, Record, Shown
-from holdfast.engine.requesting import Found, PartsFound
+from holdfast.engine.request_calls import Found, PartsFound
 from holdfast.job import EndedFacts, Facts, State, Update
 from holdfast.job import Job as ShownJob
 from model.closing import MOST_PER_CALL

@@ -24,9 +24,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import AsyncQueue, AsyncServer, HoldfastError, InvalidArgument, Queue, Server, wire
-from holdfast import credentials as logins
-from holdfast.address import Address, parse, shown
+from holdfast import AsyncQueue, AsyncServer, HoldfastError, InvalidArgument, Queue, Server
+from holdfast.connection import credentials as logins
+from holdfast.connection import protocol
+from holdfast.connection.address import Address, parse, shown
 from holdfast.doctor import examine
 from support import DEADLINE, TestServer
 
@@ -231,7 +232,7 @@ def greeting(url: str) -> list[bytes]:
     """The words that have to succeed when a connection is opened."""
     address = parse(url)
     login = logins.login(address, None)
-    said = wire.Introduction().pack(login, address.db)
+    said = protocol.Introduction().pack(login, address.db)
     reader = hiredis.Reader()
     reader.feed(said.packed)
     return [b" ".join(reader.gets()) for _ in range(said.must)]

@@ -30,8 +30,8 @@ from holdfast import (
     ServerUnavailable,
     Worker,
 )
-from holdfast import credentials as logins
-from holdfast.address import Address
+from holdfast.connection import credentials as logins
+from holdfast.connection.address import Address
 from support import DEADLINE, TestServer, command_on, kill_connections, wait_until
 from worker.support import at_work
 
@@ -448,7 +448,7 @@ def test_another_server_object_has_the_same_settings(own: TestServer, user: User
         assert type(second) is kind
         assert second.settings.patience == 2
         assert kind.like(second, patience=7).settings == first.settings
-        assert second.incarnation.holder != first.incarnation.holder
+        assert second.session.holder != first.session.holder
     assert Server.like(first).settings == first.settings
 
 

@@ -25,14 +25,15 @@ import redis
 from embedded_support import connect, end, kill_server, pid_in, runs, wait_for_end
 from faults.shells import Shell, open_queue
 from faults.theatre import both_shells
-from holdfast import AsyncQueue, Queue, Worker, _keeper, embedded
-from holdfast.embedded import Embedded, default_directory, find_binary
+from holdfast import AsyncQueue, Queue, Worker
 from holdfast.errors import (
     InvalidArgument,
     ServerNotStarted,
     ServerUnavailable,
     UnsupportedServer,
 )
+from holdfast.server import embedded, keeper
+from holdfast.server.embedded import Embedded, default_directory, find_binary
 from support import DEADLINE
 
 # Forking with threads around is what some of these tests are about.
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarn
 # it uses the server; it stays until its input ends.
 USER = """
 import sys
-from holdfast.embedded import Embedded
+from holdfast.server.embedded import Embedded
 print("ready", flush=True)
 sys.stdin.readline()
 user = Embedded(sys.argv[1])
@@ -56,7 +57,7 @@ WRITER = """
 import sys, redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from holdfast.embedded import Embedded
+from holdfast.server.embedded import Embedded
 user = Embedded(sys.argv[1])
 number = 1
 while True:
@@ -484,7 +485,7 @@ def test_a_directory_that_was_replaced_gets_a_server_of_its_own(user: Embedded) 
 def test_a_keeper_kills_no_process_of_another_container(tmp_path: Path) -> None:
     (tmp_path / "server.lock").write_text(f"{os.getpid()} pid:[another]")
     lock = os.open(tmp_path / "server.lock", os.O_RDWR)
-    _keeper.stop(lock)
+    keeper.stop(lock)
     os.close(lock)
 
 
@@ -867,8 +868,8 @@ def test_a_binary_that_does_not_say_its_version_in_time_is_reported(
 def test_a_call_that_was_sent_to_a_server_that_does_not_come_back_has_an_unknown_outcome(
     user: Embedded, monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
-    for module in ("server", "aserver"):  # The last try, too, sees how what it starts ends.
-        monkeypatch.setattr(f"holdfast.{module}.LEAST_SECONDS", DEADLINE)
+    # The last try, too, sees how what it starts ends.
+    monkeypatch.setattr("holdfast.connection.conversation.LEAST_SECONDS", DEADLINE)
     with open_queue(shell, "q", f"embedded://{user.directory}", patience=3) as queue:
         queue.add(b"x", id="x")
         binary_that(user, monkeypatch, "echo no luck today; exit 1")

@@ -14,7 +14,8 @@ import redis
 from conftest import Clock
 from engine_support import Behind, take
 from faults.shells import SHELLS, Shell
-from holdfast import AsyncQueue, AsyncServer, Event, NewJob, Queue, wire
+from holdfast import AsyncQueue, AsyncServer, Event, NewJob, Queue
+from holdfast.connection import protocol
 from holdfast.job import read_events
 from support import (
     DEADLINE,
@@ -158,10 +159,10 @@ def test_what_a_slow_listener_has_not_taken_does_not_pile_up(
     async def main() -> None:
         server = AsyncServer(test_server.url)
         link = await server.connect(queue._packer.slot)
-        link.send(wire.pack(b"SUBSCRIBE", queue._packer.events))
+        await link.send(protocol.pack(b"SUBSCRIBE", queue._packer.events))
         await link.read()
         await asyncio.to_thread(publish)
-        link.send(wire.PING)
+        await link.send(protocol.PING)
         async with asyncio.timeout(DEADLINE):
             while link._transport.is_reading():  # noqa: ASYNC110  # Nobody tells.
                 await asyncio.sleep(0)

@@ -15,7 +15,7 @@ import pytest
 
 from conftest import Clock
 from engine_support import Behind, take
-from holdfast import Failure, Job, Queue, failing
+from holdfast import Failure, Job, Queue, failures
 from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.job import read_failure
 
@@ -41,7 +41,7 @@ class PaymentError(Exception):
 
 
 def of(error: object, *without: str) -> Failure | None:
-    packed = failing.packed(error, b"why", without)
+    packed = failures.packed(error, b"why", without)
     assert len(packed) <= MAX_ERROR_BYTES
     return read_failure(packed.decode(), "why")
 
@@ -69,7 +69,7 @@ def test_type_message_and_attributes_are_kept() -> None:
 
 @pytest.mark.parametrize("nothing", ["a reason", None, 7])
 def test_what_is_no_exception_has_none(nothing: object) -> None:
-    assert failing.packed(nothing, b"why") == b""
+    assert failures.packed(nothing, b"why") == b""
 
 
 class MetaError(type):
@@ -277,7 +277,7 @@ ASKS: dict[str, tuple[dict[str, Any], bytes]] = {
 @pytest.mark.parametrize("case", ASKS)
 def test_an_exception_may_ask_when_to_be_tried_again(case: str) -> None:
     attributes, due = ASKS[case]
-    assert failing.due(with_attributes(**attributes)) == due
+    assert failures.due(with_attributes(**attributes)) == due
 
 
 class AskingError(Exception):
@@ -301,7 +301,7 @@ def test_what_makes_no_sense_is_ignored_and_told(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "holdfast"):
-        assert failing.due(error) == b""
+        assert failures.due(error) == b""
     [record] = caplog.records
     assert "is ignored" in record.message
     assert record.message.isprintable()

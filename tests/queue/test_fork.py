@@ -14,16 +14,17 @@ from support import TestServer
 
 HEAD = """
 import json, os, signal, sys, threading
-from holdfast import Queue, Server, wire
+from holdfast import Queue, Server
+from holdfast.connection import protocol
 
 server = Server(sys.argv[1])
 queue = Queue(sys.argv[2], server)
 
 def connection(server):
     "The server's own number for the connection that the next call will use."
-    caller = server.incarnation.take_caller()
-    server.incarnation.give_caller(caller)
-    return caller.link and caller.link.ask(wire.pack(b"CLIENT", b"ID"))
+    caller = server.session.take_caller()
+    server.session.give_caller(caller)
+    return caller.link and caller.link.ask(protocol.pack(b"CLIENT", b"ID"))
 
 def in_child(function):
     reader, writer = os.pipe()
@@ -52,7 +53,7 @@ def child():
         "connection": connection(server),
         "token": lease.token,
         "data": lease.data.decode(),
-        "grandchild": in_child(lambda: server.incarnation.holder),
+        "grandchild": in_child(lambda: server.session.holder),
     }
 
 told = in_child(child)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import wire
-from holdfast.address import Address
-from holdfast.health import (
+from holdfast.connection import protocol
+from holdfast.connection.address import Address
+from holdfast.server.health import (
     OPTIONAL,
     PATCHED,
     Finding,
@@ -176,10 +176,10 @@ def test_redis_7_0_can_lose_jobs_and_a_queue_warns_of_it() -> None:
 
 def test_who_connects_to_redis_7_0_is_warned_by_its_info() -> None:
     info = b"redis_version:7.0.15\r\naof_enabled:1\r\nmaxmemory_policy:noeviction\r\n"
-    [warning] = wire.check_health(Address(host="here"), info)
+    [warning] = protocol.check_health(Address(host="here"), info)
     assert "Redis 7.0 can lose acknowledged jobs" in warning
-    assert wire.check_health(Address(embedded=True), info) == []
-    assert wire.check_health(Address(host="here"), info.replace(b"7.0.15", b"7.2.11")) == []
+    assert protocol.check_health(Address(embedded=True), info) == []
+    assert protocol.check_health(Address(host="here"), info.replace(b"7.0.15", b"7.2.11")) == []
 
 
 def test_an_embedded_server_that_is_nearly_full_is_given_more_by_its_own_variable() -> None:

@@ -376,9 +376,9 @@ def test_a_part_that_has_not_ended_says_so_when_its_json_is_asked_for(queue: Que
     running, done = queue.lease_many(2, 30)
     queue.complete(done)
     parts = {part.id: part for part in request.results()}
-    with pytest.raises(CodecError, match=r"no result yet: the part is running.*request\.wait\(\)"):
+    with pytest.raises(CodecError, match=r"is running and has no result yet.*request\.wait\(\)"):
         parts[running.id].json()
-    with pytest.raises(CodecError, match=r"r/2: there is no result yet: the part is waiting"):
+    with pytest.raises(CodecError, match=r"r/2: the part is waiting and has no result yet"):
         parts["r/2"].json()
     with pytest.raises(CodecError, match=r"no result is kept: its handler returned None$"):
         parts[done.id].json()

@@ -39,7 +39,7 @@ def test_an_error_is_logged_and_the_next_time_it_tries_again(
     monkeypatch.setattr(live_queue, "tidy", refuse)
     with caplog.at_level(logging.ERROR), live_queue.keep_tidy(every=0.001):
         wait_until(lambda: len(tried) > 2, "it to try again")
-    assert "could not tidy; trying again" in caplog.text
+    assert "could not tidy" in caplog.text
 
 
 def test_an_event_loop_is_kept_tidy_too(test_server: TestServer, live_queue: Queue) -> None:
@@ -77,7 +77,7 @@ def test_an_error_does_not_end_the_task(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(run())
-    assert "could not tidy; trying again" in caplog.text
+    assert "could not tidy" in caplog.text
 
 
 def test_an_exception_in_the_block_goes_through(live_queue: Queue) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from engine_support import own_server
 from faults.shells import SHELLS, Shell, open_queue
-from holdfast import HoldfastError, ServerRefused, ServerUnavailable, wire
+from holdfast import HoldfastError, ServerRefused, ServerUnavailable
+from holdfast.connection import protocol
 from holdfast.doctor import examine
 from support import DEADLINE, TestServer
 
@@ -174,7 +175,7 @@ def test_what_a_server_says_of_its_disk_is_repeated() -> None:
     import hiredis
 
     text = "MISCONF Errors writing to the AOF file: No space left on device\x1b[31m"
-    error = wire.refusal(hiredis.ReplyError(text))
+    error = protocol.refusal(hiredis.ReplyError(text))
     assert isinstance(error, ServerRefused)
     assert error.word == "MISCONF"
     assert "its disk, which may be full, and takes no changes: free space there" in str(error)

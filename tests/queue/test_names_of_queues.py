@@ -9,7 +9,7 @@ import pytest
 
 from engine_support import own_server
 from holdfast import AsyncServer, Queue, Server, ServerRefused, ServerUnavailable
-from holdfast.keys import queue_keys, queue_of
+from holdfast.engine.keys import queue_keys, queue_of
 from proxy import PASS, Proxy, cut_reply
 from support import TestServer, command_on, with_login
 

@@ -19,8 +19,9 @@ import pytest
 
 from engine_support import own_server
 from faults.shells import SHELLS, Shell, open_queue
-from holdfast import AsyncQueue, AsyncServer, Queue, Server, ServerUnavailable, wire
-from holdfast.settings import LEAST_SECONDS
+from holdfast import AsyncQueue, AsyncServer, Queue, Server, ServerUnavailable
+from holdfast.connection import protocol
+from holdfast.connection.session import LEAST_SECONDS
 from support import DEADLINE, TestServer, wait_until
 
 BRIEFLY = 0.3
@@ -36,11 +37,10 @@ def shell(request: pytest.FixtureRequest) -> Shell:
 @pytest.fixture(autouse=True)
 def for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all wait for an hour who do not know about patience."""
-    for module in ("server", "aserver"):
-        for name in ("CONNECT", "REPLY", "FIND", "OTHERS", "START"):
-            monkeypatch.setattr(f"holdfast.{module}.{name}_SECONDS", HOUR)
-    for module in ("link", "alink"):
-        monkeypatch.setattr(f"holdfast.{module}.FIND_SECONDS", HOUR)
+    for name in ("CONNECT", "REPLY", "FIND", "OTHERS", "START"):
+        monkeypatch.setattr(f"holdfast.connection.conversation.{name}_SECONDS", HOUR)
+    for module in ("sockets", "streams"):
+        monkeypatch.setattr(f"holdfast.connection.{module}.FIND_SECONDS", HOUR)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_server_that_is_back_is_waited_for_as_before(shell: Shell, server: Tes
         queue.add(b"x")
         inner: Any = queue
         inner = inner._thing if shell == "AsyncQueue" else inner
-        (caller,) = inner.server.incarnation.take_callers()
+        (caller,) = inner.server.session.take_callers()
         assert caller.link._reply_seconds == HOUR
         caller.close()
 
@@ -221,7 +221,7 @@ def test_a_step_takes_no_longer_than_there_is_patience() -> None:
 
 @pytest.mark.parametrize(("ago", "some"), [(0, True), (14, True), (16, False), (100, True)])
 def test_a_process_that_was_stopped_did_not_use_up_its_patience(ago: float, some: bool) -> None:
-    tries = wire.Tries("there", 15, since=time.monotonic() - ago)
+    tries = protocol.Tries("there", 15, since=time.monotonic() - ago)
     assert (tries.left > 0) is some
 
 
@@ -234,7 +234,7 @@ def test_a_reply_within_of_ones_own_is_not_cut_short(shell: Shell, server: TestS
 def test_who_blocks_an_event_loop_is_told_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.server._warned", set())
+    monkeypatch.setattr("holdfast.connection.conversation._warned", set())
 
     def call() -> list[str]:
         with Queue("q", Server("redis://127.0.0.1:1", patience=0.05)) as queue:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import InvalidArgument
-from holdfast.rhythm import Rhythm, cron, every
+from holdfast.client.schedules import Rhythm, cron, every
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

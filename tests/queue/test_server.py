@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import redis
@@ -34,13 +34,16 @@ from holdfast import (
     ServerRefused,
     ServerUnavailable,
     UnsupportedServer,
-    wire,
 )
-from holdfast.address import Address
 from holdfast.codec import MAX_PAYLOAD_BYTES
+from holdfast.connection import protocol
+from holdfast.connection.address import Address
+from holdfast.connection.protocol import check_health
+from holdfast.connection.server import Sent
+from holdfast.connection.sockets import Link
 from holdfast.engine import calls
-from holdfast.health import read_health
-from holdfast.wire import check_health
+from holdfast.engine.call import Call
+from holdfast.server.health import read_health
 from support import (
     DEADLINE,
     TestServer,
@@ -259,17 +262,22 @@ def test_what_takes_long_to_send_is_waited_for_as_long_as_something_is_taken(
         queue.delete()
 
 
+T = TypeVar("T")
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+def sent_by(queue: Queue, call: Call[T]) -> Sent[T]:
+    return queue.server.send(queue._packer, call)
 
 
 def test_an_answer_can_be_read_later(queue: Queue) -> None:
     queue.counts()  # Now the server has the script.
-    first, second = queue._send(calls.counts()), queue._send(calls.counts())
+    first, second = sent_by(queue, calls.counts()), sent_by(queue, calls.counts())
     for sent in (first, second):
         assert select.select([sent], [], [], DEADLINE)[0], "no answer came"
     queue.add(b"x")
     assert second.result().ready == 0
-    assert queue._send(calls.counts()).result().ready == 1
+    assert sent_by(queue, calls.counts()).result().ready == 1
     assert first.result().ready == 0
 
 
@@ -278,23 +286,42 @@ def test_an_answer_that_is_lost_while_nobody_reads_it_is_asked_for_again(
 ) -> None:
     assert queue.lease(30) is None  # Now the server has the script.
     queue.add(b"x", id="a")
-    sent = queue._send(calls.lease("holder.1", 30_000, 1))
+    sent = sent_by(queue, calls.lease("holder.1", 30_000, 1))
     wait_until(lambda: queue.counts().leased == 1, "it to be leased")
     kill_connections(client)
     assert [lease.id for lease in sent.result().leases] == ["a"]
     assert queue.counts().leased == 1
 
 
+def test_a_call_that_is_cut_while_it_is_sent_is_sent_again(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.add(b"x")
+    real, cut = Link.send, [True]
+
+    def send(self: Link, packed: bytes) -> None:
+        if cut:
+            cut.clear()
+            raise ConnectionResetError("it is cut")
+        real(self, packed)
+
+    monkeypatch.setattr(Link, "send", send)
+    sent = sent_by(queue, calls.counts())
+    assert select.select([sent], [], [], DEADLINE)[0], "no answer came"
+    assert sent.result().ready == 1
+    assert not cut
+
+
 def test_an_answer_that_nobody_wants_is_not_taken_for_that_of_the_next_call(queue: Queue) -> None:
     queue.add(b"x")
-    queue._send(calls.totals()).forget()
+    sent_by(queue, calls.totals()).forget()
     assert queue.counts().ready == 1
 
 
 def test_a_call_that_cannot_be_sent_says_so_when_it_is_sent() -> None:
     server = Server("redis://127.0.0.1:1", patience=0)
     with Queue("q", server) as queue, pytest.raises(ServerUnavailable):
-        queue._send(calls.counts())
+        sent_by(queue, calls.counts())
 
 
 def test_a_restart_between_two_calls_loses_nothing() -> None:
@@ -335,10 +362,10 @@ def test_a_call_made_while_the_server_is_busy_is_answered_afterwards(
     ):
         queue.add(b"before")
         met = []
-        after_refusal = wire.Tries.after_refusal
+        after_refusal = protocol.Tries.after_refusal
 
-        def free_the_server(tries: wire.Tries, before: object, reply: Any, *node: Any) -> float:
-            met.append(wire.word_of(reply))
+        def free_the_server(tries: protocol.Tries, before: object, reply: Any, *node: Any) -> float:
+            met.append(protocol.word_of(reply))
             with suppress(redis.ResponseError):  # It may be free already.
                 client.script_kill()
             return after_refusal(tries, before, reply, *node)
@@ -355,7 +382,7 @@ def test_a_call_made_while_the_server_is_busy_is_answered_afterwards(
 
         running = threads.submit(run_for_ever)
         wait_until(is_busy, "a busy server")
-        monkeypatch.setattr(wire.Tries, "after_refusal", free_the_server)
+        monkeypatch.setattr(protocol.Tries, "after_refusal", free_the_server)
         assert queue.add(b"x")
         assert set(met) == {"BUSY"}
         running.result(DEADLINE)
@@ -400,8 +427,8 @@ def test_what_a_cancelled_call_cannot_give_back_is_said_in_one_line(
 @pytest.mark.parametrize("sent", [False, True])
 def test_what_was_sent_minutes_ago_is_not_sent_again(sent: bool) -> None:
     """The server may have forgotten that it knows it. What was never sent has all the patience."""
-    begun = time.time() - wire.FORGOTTEN_SECONDS - 1
-    tries = wire.Tries("there", 3600, calls.resume(), begun)
+    begun = time.time() - protocol.FORGOTTEN_SECONDS - 1
+    tries = protocol.Tries("there", 3600, calls.resume(), begun)
     if sent:
         with pytest.raises(ServerUnavailable, match="unknown"):
             tries.after_loss(ConnectionResetError(), sent=True)
@@ -539,7 +566,7 @@ def test_the_password_is_said_nowhere(
 def test_that_it_is_away_is_told_soon_and_not_by_every_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.wire.TELL_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr("holdfast.connection.protocol.TELL_AFTER_SECONDS", 0.1)
 
     def call() -> list[str]:
         with pytest.raises(ServerUnavailable):
@@ -562,7 +589,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.fixture
 def not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody was warned yet, about any server."""
-    monkeypatch.setattr("holdfast.server._warned", set())
+    monkeypatch.setattr("holdfast.connection.conversation._warned", set())
 
 
 @pytest.mark.usefixtures("not_warned")

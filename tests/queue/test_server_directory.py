@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from embedded_support import connect, end, kill_server, wait_until_stopped
-from holdfast import Queue, _keeper, embedded
-from holdfast import server_directory as places
-from holdfast.embedded import Embedded, default_directory, find_binary, maxmemory
+from holdfast import Queue
 from holdfast.errors import InvalidArgument, QueueFull, UnsupportedServer
-from holdfast.health import Health
+from holdfast.server import directory as places
+from holdfast.server import embedded, keeper
+from holdfast.server.embedded import Embedded, default_directory, find_binary, maxmemory
+from holdfast.server.health import Health
 
 OTHER_USER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for another user")
@@ -134,7 +135,7 @@ def test_a_directory_of_the_first_release_is_adopted_with_its_jobs(user: Embedde
     user.leave()
     wait_until_stopped(user.directory)
     (user.directory / places.MARKER).unlink()
-    (user.directory / "server.conf").write_text(_keeper.CONFIG)  # As 0.1 left it.
+    (user.directory / "server.conf").write_text(keeper.CONFIG)  # As 0.1 left it.
     user.ensure()
     assert connect(user).get("key") == "value"
     assert marker(user.directory)["what"] == places._SAYS

@@ -29,37 +29,27 @@ from holdfast import (
     Leases,
     NewJob,
     Queue,
-    QueueHandler,
     Reader,
     Request,
     Row,
     Schedule,
     Server,
     ShardedQueue,
-    TypedReceipt,
     Update,
     WorkerInfo,
     Write,
 )
 from support import TestServer
 
-HANDLES = [
-    (Request, AsyncRequest),
-    (Write, AsyncWrite),
-    (Reader, AsyncReader),
-    (QueueHandler, AsyncQueueHandler),
-    (TypedReceipt, AsyncTypedReceipt),
-    (ShardedQueue, AsyncShardedQueue),
+SHELLS = [
+    *(AsyncQueue, AsyncRequest, AsyncWrite, AsyncReader, AsyncQueueHandler, AsyncTypedReceipt),
+    *(AsyncShardedQueue, Queue, ShardedQueue, Server, AsyncServer),
 ]
-PAIRS = [(Queue, AsyncQueue), *HANDLES, (Server, AsyncServer)]
-NAMED = {"__init__", "request", "write", "reader", "options", "every", "cron", "forget"}
-NAMED |= {"another", "of"}
-"""A request, a write or a reader is named, a schedule declared, and nothing is sent."""
 Step = tuple[Any, str, tuple[Any, ...], dict[str, Any]]
 Scenario = Generator[Step, Any, None]
 
 
-# ----------------------------------------------------------------------- parity
+# ------------------------------------------------- two servers that are written by hand
 
 
 FOR_THREADS = {"send"}
@@ -82,52 +72,26 @@ def as_sync(text: object) -> str:
     return re.sub(r"\bAsync(?=[A-Z])", "", said)
 
 
-@pytest.mark.parametrize(("sync", "other"), PAIRS)
-def test_both_shells_have_the_same_methods(sync: type, other: type) -> None:
-    assert methods(sync).keys() == methods(other).keys()
-    assert methods(sync)
+def test_both_servers_have_the_same_methods() -> None:
+    assert methods(Server).keys() == methods(AsyncServer).keys()
 
 
-def test_both_shells_have_the_same_public_attributes(test_server: TestServer) -> None:
+def test_both_servers_have_the_same_public_attributes(test_server: TestServer) -> None:
     def public(thing: object) -> set[str]:
         return {name for name in vars(thing) if not name.startswith("_")}
 
-    queue, other = Queue("q", test_server.url), AsyncQueue("q", test_server.url)
-    assert public(queue) == public(other)
-    assert public(queue.request("r")) == public(other.request("r")) == {"id", "queue"}
     assert public(Server(test_server.url)) == public(AsyncServer(test_server.url))
 
 
-@pytest.mark.parametrize(("sync", "other"), PAIRS)
-def test_both_shells_take_and_give_the_same(sync: type, other: type) -> None:
-    for name, method in methods(sync).items():
-        twin = inspect.signature(methods(other)[name])
+def test_both_servers_take_and_give_the_same() -> None:
+    for name, method in methods(Server).items():
+        twin = inspect.signature(methods(AsyncServer)[name])
         signature = inspect.signature(method)
         both = zip(signature.parameters.values(), twin.parameters.values(), strict=True)
         for mine, its in both:
             assert (mine.name, mine.kind, mine.default) == (its.name, its.kind, its.default)
             assert as_sync(mine.annotation) == as_sync(its.annotation), (name, mine.name)
         assert as_sync(signature.return_annotation) == as_sync(twin.return_annotation), name
-
-
-@pytest.mark.parametrize(("sync", "other"), PAIRS)
-def test_what_is_awaited_is_what_does_io(sync: type, other: type) -> None:
-    for name, method in methods(other).items():
-        # An async context manager, or what is gone through with `async for`.
-        opens = hasattr(method, "__wrapped__") or inspect.isasyncgenfunction(method)
-        does_io = name not in NAMED
-        assert opens or inspect.iscoroutinefunction(method) == does_io, name
-        assert not inspect.iscoroutinefunction(methods(sync)[name])
-        assert inspect.isasyncgenfunction(method) == inspect.isgeneratorfunction(
-            methods(sync)[name]
-        )
-
-
-@pytest.mark.parametrize(("sync", "other"), PAIRS[:-1])
-def test_both_queues_are_documented_alike(sync: type, other: type) -> None:
-    assert as_sync(inspect.getdoc(other)) == inspect.getdoc(sync)
-    for name, method in methods(sync).items():
-        assert as_sync(inspect.getdoc(methods(other)[name])) == str(inspect.getdoc(method))
 
 
 def test_both_servers_say_the_same_first() -> None:
@@ -139,11 +103,10 @@ def test_both_servers_say_the_same_first() -> None:
             assert first.splitlines()[0] == its.splitlines()[0]
 
 
-@pytest.mark.parametrize(("sync", "other"), PAIRS)
-def test_every_public_method_is_documented(sync: type, other: type) -> None:
-    for shell in (sync, other):
-        for name, method in methods(shell).items():
-            assert name == "__init__" or inspect.getdoc(method), (shell, name)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_public_method_is_documented(shell: type) -> None:
+    for name, method in methods(shell).items():
+        assert name == "__init__" or inspect.getdoc(method), name
 
 
 # ---------------------------------------------------------------- the same outcome

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from conftest import Clock
 from holdfast import AsyncQueue, InvalidArgument, NewJob, Queue, QueueFull, Schedule, Server
+from holdfast.client.schedules import AHEAD_MS, LATE_MS, Missed, every, make, plan, tick_id
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.engine import calls
-from holdfast.rhythm import every
-from holdfast.ticking import AHEAD_MS, LATE_MS, Missed, make, plan, tick_id
 from support import TestServer
 
 MINUTE = 60_000

@@ -50,7 +50,7 @@ def sleep(threads: ThreadPoolExecutor, queue: Queue, count: int = 1) -> Future[L
     return threads.submit(
         lambda: (
             queue._run(
-                calls.lease(queue.server.incarnation.next_token(), 60_000, count, wait=ASLEEP)
+                calls.lease(queue.server.session.next_token(), 60_000, count, wait=ASLEEP)
             ).leases
         )
     )

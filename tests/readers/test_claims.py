@@ -20,7 +20,7 @@ from holdfast import (
     Reader,
     WrongState,
 )
-from holdfast.engine import calls, claiming, writing
+from holdfast.engine import calls, claim_calls, write_calls
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_paused_queue_gives_nothing(queue: Queue, reader: Reader) -> None:
 def test_a_claim_promotes_and_publishes_first(queue: Queue, clock: Clock, reader: Reader) -> None:
     queue.add(b"later", id="later", delay=1)
     adopted(queue, "w", [b"row"] * 1500)
-    queue._run(writing.commit("w", "", 0, 1, keep_for_ms=1000))
+    queue._run(write_calls.commit("w", "", 0, 1, keep_for_ms=1000))
     clock.advance(1)
     assert reader.claim(0, 5000).jobs == 1501
 
@@ -174,7 +174,7 @@ def test_nothing_is_settled_that_was_not_claimed(queue: Queue, reader: Reader) -
 def test_who_settles_in_part_can_be_followed(queue: Queue, reader: Reader) -> None:
     fill(queue, 2500)
     reader.claim(0, 2500)
-    assert queue._run(claiming.settle_claims("etl", 1, 1)) == (1000, True)
+    assert queue._run(claim_calls.settle_claims("etl", 1, 1)) == (1000, True)
     with pytest.raises(WrongState, match="settled"):
         reader.read(0, 0)
     assert len(reader.read(0, 1)) == 1000
@@ -252,7 +252,7 @@ def test_a_claim_that_lapsed_is_never_read_again(
     for ask in (
         lambda: reader.read(0, 1), lambda: reader.look(0), lambda: reader.claim(0, 9),
     ):  # fmt: skip
-        with pytest.raises(LeaseLost, match="etl: claim 0 is no longer there: it lapsed"):
+        with pytest.raises(LeaseLost, match="etl: claim 0 no longer exists: it lapsed"):
             ask()
     assert reader.renew() == 0
     queue.tidy()
@@ -327,7 +327,7 @@ def test_a_claim_that_was_never_sealed_goes_back_and_its_number_is_free(
     queue: Queue, clock: Clock, reader: Reader, behind: Behind
 ) -> None:
     fill(queue, 3)
-    queue._run(claiming.claim("etl", 1, 0, 0, 2, claim_ms=1000))
+    queue._run(claim_calls.claim("etl", 1, 0, 0, 2, claim_ms=1000))
     with pytest.raises(WrongState):
         reader.look(0)
     lapse(queue, clock)
@@ -339,7 +339,7 @@ def test_a_claim_that_was_never_sealed_goes_back_and_its_number_is_free(
 
 def test_a_claim_that_was_begun_is_gone_on_with(queue: Queue, reader: Reader) -> None:
     fill(queue, 9)
-    queue._run(claiming.claim("etl", 1, 0, 0, 2, claim_ms=1000))
+    queue._run(claim_calls.claim("etl", 1, 0, 0, 2, claim_ms=1000))
     following = queue.reader("etl")
     following.open()
     assert following.claim(0, 5) == Claim(0, (2, 3))
@@ -347,10 +347,10 @@ def test_a_claim_that_was_begun_is_gone_on_with(queue: Queue, reader: Reader) ->
 
 def test_a_claim_does_not_lapse_while_it_grows(queue: Queue, clock: Clock, reader: Reader) -> None:
     fill(queue, 9)
-    queue._run(claiming.claim("etl", 1, 0, 0, 2, claim_ms=1000))
+    queue._run(claim_calls.claim("etl", 1, 0, 0, 2, claim_ms=1000))
     clock.advance(2)
-    found = queue._run(claiming.claim("etl", 1, 0, 1, 2, claim_ms=1000, seal=True))
-    assert found == claiming.Claiming(sealed=True, sizes=[2, 2])
+    found = queue._run(claim_calls.claim("etl", 1, 0, 1, 2, claim_ms=1000, seal=True))
+    assert found == claim_calls.Claiming(sealed=True, sizes=[2, 2])
     assert queue.counts().leased == 4
 
 

@@ -12,7 +12,7 @@ from conftest import Clock
 from engine_support import Behind
 from holdfast import CodecError, InvalidArgument, NewJob, Queue
 from holdfast.engine import scripts
-from holdfast.engine.script import Script
+from holdfast.engine.scripts import Script
 
 LONGEST = 480
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import Clock
 from engine_support import Behind, command_calls, ids, take
 from holdfast import InvalidArgument, Lease, NewJob, Queue
-from holdfast.engine import requesting
+from holdfast.engine import request_calls
 from holdfast.engine.call import Entry
 from request_support import counters, endings, fill, hearing, states, work_off
 
@@ -122,7 +122,7 @@ def test_a_follow_up_that_is_never_due_stays_so_when_the_clock_is_set_back(
     queue: Queue, clock: Clock, behind: Behind
 ) -> None:
     never = Entry("-", b"", False, 50, b"+%d" % (2**53 - 1), b"")
-    queue._run(requesting.open_request("r", follow_up=never))
+    queue._run(request_calls.open_request("r", follow_up=never))
     clock.advance(-1)
     queue.request("r").seal()
     assert behind("ZSCORE", "delayed", "r/end/1") == 2**53 - 1

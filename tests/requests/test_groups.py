@@ -19,7 +19,7 @@ from holdfast import (
     Update,
     WrongState,
 )
-from holdfast.engine import requesting
+from holdfast.engine import request_calls
 from request_support import fill, work_off
 
 
@@ -311,7 +311,7 @@ def test_one_call_may_have_to_do_with_thousands_of_groups(queue: Queue, clock: C
     queue.add_many(NewJob(b"", group=f"due {n}", delay=1) for n in a_thousand)
     queue.add_many(NewJob(b"", group=f"ready {n}", priority=90) for n in a_thousand)
     for n in a_thousand:
-        queue._run(requesting.open_request(f"late {n}", open_for_ms=1000))
+        queue._run(request_calls.open_request(f"late {n}", open_for_ms=1000))
     clock.advance(1)
     leases = queue.lease_many(1000, 60, complete=done)
     assert (len(leases), sum(leases.completed)) == (1000, 1000)
@@ -336,4 +336,4 @@ def test_nothing_but_the_limit_of_a_group_can_be_changed(
 ) -> None:
     queue.add(b"", group="g")
     with pytest.raises(InvalidArgument, match="group"):
-        queue._run(requesting.change_request("g", group=True, **change))
+        queue._run(request_calls.change_request("g", group=True, **change))

@@ -146,7 +146,7 @@ def test_a_worker_that_waits_is_woken_by_parts_and_by_free_places(
         lambda: request.set_limit(2),
     ):
         # Longer than a test takes: what is not woken is not in time.
-        token = queue.server.incarnation.next_token()
+        token = queue.server.session.next_token()
         sleep = calls.lease(token, 3_600_000, 1, wait=2 * DEADLINE)
         waiting = threads.submit(queue._run, sleep)
         wait_until(lambda: client.info("clients")["blocked_clients"], "the sleeper")

@@ -23,7 +23,7 @@ from holdfast import (
     ServerUnavailable,
     WrongState,
 )
-from holdfast.keys import queue_keys
+from holdfast.engine.keys import queue_keys
 from proxy import Kind, Proxy, cut_reply, cut_request
 from request_support import counters, endings, fill, hearing, order, work_off
 from seeds.crowd import Work, race, running

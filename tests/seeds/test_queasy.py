@@ -35,10 +35,10 @@ from holdfast import (
     Update,
     Worker,
 )
-from holdfast.keys import queue_keys
+from holdfast.engine.keys import queue_keys
 from holdfast.testing import run_until_empty
-from holdfast.worker import auto
-from holdfast.worker.gauge import Load
+from holdfast.worker import concurrency
+from holdfast.worker.concurrency import Load
 from seeds.crowd import race, running
 from seeds.looks import held_for, outcome_of, shown, sleepers
 from seeds.staff import Heard, Held, Hire, wait_until_gone
@@ -541,7 +541,7 @@ def test_18_a_run_is_stopped_when_its_lease_is_lost(
     live_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A coroutine is cancelled, a thread is told; how they end does not count."""
-    monkeypatch.setattr("holdfast.worker.held.extend_every", lambda lease, held: 2 * DEADLINE)
+    monkeypatch.setattr("holdfast.worker.leases.extend_every", lambda lease, held: 2 * DEADLINE)
     heard, stopped = Heard(), threading.Event()
     held = Held()
 
@@ -723,7 +723,7 @@ def test_24_concurrency_follows_the_load(
     live_queue: Queue, hire: Hire, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up while processors are idle and work waits, down while they are all busy."""
-    monkeypatch.setattr(auto, "TICK_SECONDS", 3600.0)  # It looks when it is told to, below.
+    monkeypatch.setattr(concurrency, "TICK_SECONDS", 3600.0)  # It looks when it is told to, below.
     worker = hire(live_queue, held, concurrency=Auto(1, 8), ahead=0)
     live_queue.add_many([NewJob(b"") for _ in range(20)])
     assert worker._tuner

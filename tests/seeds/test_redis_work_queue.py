@@ -25,7 +25,7 @@ from holdfast import (
     ServerUnavailable,
     UnsupportedServer,
 )
-from holdfast.keys import queue_keys
+from holdfast.engine.keys import queue_keys
 from proxy import Kind, Proxy, Step, cut_reply, cut_request
 from seeds.crowd import Work, race, until
 from seeds.looks import outcome_of, shown

@@ -413,9 +413,7 @@ def test_bug_b9_tidying_in_the_background_goes_on_after_an_error(
         live("UNLINK", "leased")
         live("ZADD", "leased", lapses_at, id)
         wait_until(lambda: live_queue.counts().ready == 1, "a tidy")
-    assert {record.getMessage().partition(": ")[2] for record in caplog.records} == {
-        "could not tidy; trying again"
-    }
+    assert all(record.getMessage().startswith("could not tidy ") for record in caplog.records)
 
 
 def test_bug_b10_a_worker_can_wait_for_work(live_queue: Queue) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from holdfast import Fenced, Queue, ServerUnavailable
-from holdfast.engine import claiming as engine
+from holdfast.engine import claim_calls as engine
 from holdfast.spark import ahead, claiming
 from holdfast.spark.claiming import BEFORE_ALL, Claiming
 from holdfast.spark.options import source_options
@@ -117,7 +117,7 @@ def test_what_is_not_asked_for_soon_is_given_back(
     monkeypatch.setattr(ahead, "AHEAD_SECONDS", 0.01)
     add(live_queue, 50)
     claims = open_claims()
-    claims.only_what_waits()
+    claims.limit_to_waiting()
     assert claims.after(BEFORE_ALL, 10) == 0
     assert claims.after(0, 10) == 1
     seen = ids(live_queue, claims, 1)
@@ -169,7 +169,7 @@ def test_what_was_claimed_ahead_of_a_kill_is_found_again(
     killed = one_ahead(live_queue, open_claims)
     seen = ids(live_queue, killed, 1)
     again = open_claims()
-    again.only_what_waits()
+    again.limit_to_waiting()
     assert again.after(1, 10) == 2
     seen += ids(live_queue, again, 2) + drain(live_queue, again, 2)
     assert len(set(seen)) == len(seen) == 40
@@ -215,7 +215,7 @@ def test_a_stream_that_takes_what_waits_claims_no_more_ahead(
 ) -> None:
     add(live_queue, 35)
     claims = open_claims()
-    claims.only_what_waits()
+    claims.limit_to_waiting()
     add(live_queue, 20)
     seen = drain(live_queue, claims, BEFORE_ALL)
     assert len(set(seen)) == len(seen) == 35

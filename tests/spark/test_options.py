@@ -14,8 +14,8 @@ from pyspark.sql import types
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from holdfast import InvalidArgument
-from holdfast.embedded import default_directory
 from holdfast.job import Row
+from holdfast.server.embedded import default_directory
 from holdfast.spark.columns import check_columns, jobs_of
 from holdfast.spark.options import Place, look_options, sink_options, source_options
 
@@ -32,7 +32,7 @@ PLACE = {"queue": "emails", "url": "redis://h"}
         ({**PLACE, "qeue": "x"}, "unknown option 'qeue': a batch read has url, queue, state"),
         ({**PLACE, "path": "x"}, "take no path here"),
         ({**PLACE, "reader": "x"}, "unknown option 'reader'"),
-        ({**PLACE, "state": "redy"}, "option 'state' must be some of ready, parked"),
+        ({**PLACE, "state": "redy"}, "option 'state' must be one or more of ready, parked"),
         ({**PLACE, "state": ""}, "option 'state'"),
         ({**PLACE, "url": "http://h"}, "option 'url': url must begin with"),
         ({**PLACE, "url": "redis://h/x"}, "option 'url': url names a database"),
@@ -126,7 +126,7 @@ def test_an_embedded_server_is_no_other_machines() -> None:
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ("id string", "column 'value' is missing, the payload of a job; there is 'id'"),
+        ("id string", "column 'value' is missing, the payload of a job; the columns are 'id'"),
         ("value string, valeu string", "unknown column 'valeu': a job has 'value', 'id'"),
         ("value integer", "column 'value' must be binary, string or a struct, not int"),
         ("value array<string>", "column 'value' must be binary, string or a struct, not array"),
@@ -136,7 +136,7 @@ def test_an_embedded_server_is_no_other_machines() -> None:
         ("value string, due_at date", "column 'due_at' must be a timestamp"),
         ("value string, delay integer, due_at timestamp", "column 'delay' or column 'due_at'"),
         ("value string, id string, request string", "column 'id' or column 'request'"),
-        ("value string, value string", "column 'value' is there more than once"),
+        ("value string, value string", "column 'value' appears more than once"),
     ],
 )
 def test_a_wrong_column_is_named(columns: str, told: str) -> None:

@@ -15,9 +15,9 @@ from typing import Any, Literal, TypeAlias
 import pytest
 
 from holdfast import Hooks, Job, Queue, RunningJob, Worker
-from holdfast.worker.control import Control
+from holdfast.worker.executors.processes.executor import Processes
+from holdfast.worker.loop import Control
 from holdfast.worker.outcomes import GIVEN_BACK
-from holdfast.worker.processes import Processes
 from support import DEADLINE, wait_until
 
 NEVER = 2 * DEADLINE
@@ -166,14 +166,14 @@ def gate() -> Iterator[Gate]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is held up gives nothing back for that, and lends no places: order stays."""
-    monkeypatch.setattr("holdfast.worker.control.HOARD_SECONDS", NEVER)
-    monkeypatch.setattr("holdfast.worker.places.LEND_SECONDS", NEVER)
+    monkeypatch.setattr("holdfast.worker.loop.HOARD_SECONDS", NEVER)
+    monkeypatch.setattr("holdfast.worker.slots.LEND_SECONDS", NEVER)
 
 
 @pytest.fixture
 def unextended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker extends no leases, and so hears nothing of its jobs before they are settled."""
-    monkeypatch.setattr("holdfast.worker.held.extend_every", lambda lease, held: NEVER)
+    monkeypatch.setattr("holdfast.worker.leases.extend_every", lambda lease, held: NEVER)
 
 
 @contextmanager

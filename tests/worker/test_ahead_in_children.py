@@ -17,10 +17,10 @@ import pytest
 
 from holdfast import Fail, Queue, RunningJob, Worker
 from holdfast.job import Lease
-from holdfast.worker import child as child_module
-from holdfast.worker import frames, tickets, watched
-from holdfast.worker.board import Board
-from holdfast.worker.child import Place
+from holdfast.worker.executors.processes import child as child_module
+from holdfast.worker.executors.processes import child_process, frames, shared_memory
+from holdfast.worker.executors.processes.child import Place
+from holdfast.worker.executors.processes.shared_memory import Board
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, wait_until
@@ -53,16 +53,16 @@ def log(tmp_path: Path) -> Log:
 @pytest.fixture
 def most_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Let as much wait in a child as can; return how many it had, each time it was given some."""
-    monkeypatch.setattr(watched, "AHEAD_SECONDS", 60.0)
+    monkeypatch.setattr(child_process, "AHEAD_SECONDS", 60.0)
     had: list[int] = []
-    give = watched.Child.give
+    give = child_process.Child.give
 
-    def note(child: watched.Child, works: Any) -> Any:
+    def note(child: child_process.Child, works: Any) -> Any:
         too_much = give(child, works)
         had.append(len(child._given))
         return too_much
 
-    monkeypatch.setattr(watched.Child, "give", note)
+    monkeypatch.setattr(child_process.Child, "give", note)
     yield had
     assert max(had, default=2) > 1, "nothing ever waited in a child"
 
@@ -83,7 +83,7 @@ def test_each_runs_once_and_in_order(live_queue: Queue, log: Log, most_ahead: li
     ids = add(live_queue, 500)
     assert worker_with(live_queue, lambda job: log.write(job.id)).run(until_empty=True)
     assert log.lines() == ids
-    assert max(most_ahead) <= watched.MOST_RUNS
+    assert max(most_ahead) <= child_process.MOST_RUNS
 
 
 def test_every_answer_is_that_of_its_job(live_queue: Queue, most_ahead: list[int]) -> None:
@@ -170,7 +170,7 @@ def test_a_timeout_is_of_one_run(live_queue: Queue, log: Log) -> None:
 def test_a_worker_that_leaves_gives_back_what_waits(
     live_queue: Queue, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "SLOW_SECONDS", NEVER)
+    monkeypatch.setattr(child_process, "SLOW_SECONDS", NEVER)
     go_on = tmp_path / "go on"
 
     def handle(job: RunningJob) -> None:
@@ -199,7 +199,7 @@ def test_a_worker_that_leaves_gives_back_what_waits(
 def test_who_is_told_to_stop_is_told_alone(
     live_queue: Queue, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "SLOW_SECONDS", NEVER)
+    monkeypatch.setattr(child_process, "SLOW_SECONDS", NEVER)
 
     def handle(job: RunningJob) -> None:
         if job.id == "20":
@@ -276,7 +276,7 @@ def test_children_are_replaced_after_exactly_so_many(live_queue: Queue, log: Log
 def test_a_child_that_never_lives_costs_a_lapse(
     live_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.processes.live", lambda *_: os._exit(3))
+    monkeypatch.setattr("holdfast.worker.executors.processes.executor.live", lambda *_: os._exit(3))
     live_queue.add(b"", id="a", max_lapses=2)
     assert worker_with(live_queue, lambda job: None).run(until_empty=True)
     assert shown(live_queue).error == "its process exited with 3"
@@ -285,7 +285,7 @@ def test_a_child_that_never_lives_costs_a_lapse(
 
 def test_a_child_begins_nothing_whose_lease_is_over() -> None:
     ours, theirs = socket.socketpair()
-    put, take = tickets.pair()
+    put, take = shared_memory.pair()
     ran: list[RunningJob] = []
     handlers = Handlers("process")
     handlers.add(ran.append, None, None)
@@ -322,14 +322,14 @@ def test_who_is_given_many_hears_that_it_should_leave(live_queue: Queue, tmp_pat
 
 
 def test_a_ticket_is_taken_by_one_side() -> None:
-    put, take = tickets.pair()
-    ours = tickets.Tickets(put, take.dup())
+    put, take = shared_memory.pair()
+    ours = shared_memory.Tickets(put, take.dup())
     taken: list[int] = []
 
     def be_child() -> None:
         try:
             while True:
-                taken.append(tickets.take(take))
+                taken.append(shared_memory.take(take))
         except EOFError:
             pass
 
@@ -350,14 +350,14 @@ def test_a_ticket_is_taken_by_one_side() -> None:
 
 
 def test_nothing_is_taken_back_where_nothing_is_left() -> None:
-    put, take = tickets.pair()
-    ours = tickets.Tickets(put, take.dup())
+    put, take = shared_memory.pair()
+    ours = shared_memory.Tickets(put, take.dup())
     assert ours.take_back(5) == 0
     ours.give([1, 2, 3])
-    assert tickets.take(take) == 1
+    assert shared_memory.take(take) == 1
     assert ours.take_back(5) == 2
     ours.close()
     with pytest.raises(EOFError):
-        tickets.take(take)
+        shared_memory.take(take)
     assert ours.take_back(5) == 0
     take.close()

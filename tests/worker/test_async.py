@@ -24,11 +24,11 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.control import Control
-from holdfast.worker.executors import Loop
+from holdfast.worker.executors.base import Loop
 from holdfast.worker.handlers import Handler
+from holdfast.worker.job import Run
+from holdfast.worker.loop import Control
 from holdfast.worker.outcomes import GIVEN_BACK
-from holdfast.worker.running import Run
 from support import DEADLINE, TestServer, wait_until
 from worker.support import Heard, at_work, is_done, shown, worker_of, working
 

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from holdfast import Auto, Queue, RunningJob, Worker
-from holdfast.worker import auto
-from holdfast.worker.auto import Tuner, bounds_of, next_count
-from holdfast.worker.crew import Crew
-from holdfast.worker.gauge import Gauge, Load, processors
-from holdfast.worker.running import Run
+from holdfast.worker import concurrency
+from holdfast.worker.concurrency import Gauge, Load, Tuner, bounds_of, next_count, processors
+from holdfast.worker.executors.thread_pool import Crew
+from holdfast.worker.job import Run
 from support import DEADLINE, TestServer, wait_until
 from worker.support import Gate, at_work, is_done, program, worker_of
 
@@ -32,7 +31,7 @@ BUSY = Load(busy=1.0, own=2.0, wanted=20.0, processors=2.0)
 @pytest.fixture(autouse=True)
 def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing look by itself: what this machine does otherwise is not what is tested."""
-    monkeypatch.setattr(auto, "TICK_SECONDS", 3600.0)
+    monkeypatch.setattr(concurrency, "TICK_SECONDS", 3600.0)
 
 
 def look(worker: Worker, load: Load) -> None:
@@ -40,7 +39,7 @@ def look(worker: Worker, load: Load) -> None:
     worker._tuner.look(load)
 
 
-def concurrency(worker: Worker) -> object:
+def shown_concurrency(worker: Worker) -> object:
     assert worker._shared
     return worker._shared.about["concurrency"]
 
@@ -100,7 +99,7 @@ def test_it_goes_down_by_an_eighth_while_handlers_wait_for_processors() -> None:
 @pytest.mark.parametrize("processors", [1, 2, 4, 8, 32])
 def test_handlers_that_compute_end_with_one_per_processor(processors: int, first: int) -> None:
     counts = Machine(processors).run(first, computing=1.0)
-    assert processors <= counts[-1] <= processors * auto.CROWDED
+    assert processors <= counts[-1] <= processors * concurrency.CROWDED
     assert len(set(counts[-20:])) == 1
 
 
@@ -211,18 +210,18 @@ def test_a_worker_runs_as_many_as_the_load_allows(
     for n in range(20):
         live_queue.add(b"", id=f"{n:02}")
     with at_work(worker):
-        first = concurrency(worker)
+        first = shown_concurrency(worker)
         assert isinstance(first, int)
         wait_until(lambda: len(worker.running()) == first, "the first")
         wait_until(lambda: worker._shared and worker._shared.places.are_wanted(), "hunger")
         look(worker, IDLE)
-        more = concurrency(worker)
+        more = shown_concurrency(worker)
         assert isinstance(more, int)
         assert more > first
         wait_until(lambda: len(worker.running()) == more, "more")
         wait_until(lambda: worker._shared and worker._shared.places.are_wanted(), "hunger")
         look(worker, BUSY)
-        assert concurrency(worker) == more - 1
+        assert shown_concurrency(worker) == more - 1
         (tmp_path / "go").touch()
         wait_until(lambda: not len(live_queue), "all to be done")
         assert worker.stop()
@@ -236,8 +235,8 @@ def test_handlers_that_wait_go_up_on_a_busy_machine_for_real(
     text = f"""
     import time
     from holdfast import Auto, Queue, Worker
-    from holdfast.worker import presence
-    presence.REGISTER_SECONDS = 0.5
+    from holdfast.worker import queues
+    queues.REGISTER_SECONDS = 0.5
     worker = Worker(Queue({queue_name!r}, {test_server.queue_url!r}), concurrency=Auto(1, {most}))
     worker.handler(lambda job: time.sleep(2))
     worker.run()
@@ -285,7 +284,7 @@ def test_the_directory_says_how_many_may_run(live_queue: Queue, gate: Gate) -> N
     with at_work(worker):
         assert worker._shared
         worker._shared.resize(3)
-        assert concurrency(worker) == 3
+        assert shown_concurrency(worker) == 3
 
 
 def test_who_leaves_is_wanted_again_before_somebody_new_is(gate: Gate) -> None:
@@ -323,8 +322,8 @@ def test_nothing_is_changed_once_a_worker_has_stopped(monkeypatch: pytest.Monkey
             assert look_on.wait(DEADLINE)
             return BUSY
 
-    monkeypatch.setattr("holdfast.worker.auto.Gauge", Slow)
-    monkeypatch.setattr("holdfast.worker.auto.TICK_SECONDS", 0.001)
+    monkeypatch.setattr("holdfast.worker.concurrency.Gauge", Slow)
+    monkeypatch.setattr("holdfast.worker.concurrency.TICK_SECONDS", 0.001)
     tuner = Tuner(
         (1, 4),
         4,

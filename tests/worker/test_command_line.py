@@ -181,15 +181,15 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "no module": ([":worker"], 2, "should look like myapp.jobs, or myapp.jobs:worker"),
     "an empty name": (["jobs:"], 2, "should look like myapp.jobs, or myapp.jobs:worker"),
     "a relative module": ([".jobs:worker"], 2, "should look like myapp.jobs, or myapp.jobs:worker"),
-    "a module that is not there": (["nojobs:worker"], 2, "there is no module 'nojobs'"),
-    "a module of one that is none": (["jobs.more:worker"], 2, "there is no module 'jobs.more'"),
+    "a module that is not there": (["nojobs:worker"], 2, "module 'nojobs' was not found"),
+    "a module of one that is none": (["jobs.more:worker"], 2, "module 'jobs.more' was not found"),
     "a name that is not there": (["jobs:nobody"], 2, "'jobs' has no 'nobody'"),
     "a name in one that is not there": (["jobs:Some.More"], 2, "'jobs' has no 'Some.More'"),
     "neither of both": (["jobs:number"], 2, "jobs:number is int, neither a Worker, a Queue nor a"),
     "a function without a queue": (
         ["jobs:function"],
         2,
-        "say which queue it works on with --queue",
+        "name the queue it works on with --queue",
     ),
     "a queue with a queue": (["-q", "x", "jobs:queue"], 2, "give neither --queue nor --url"),
     "a handler of a queue": (
@@ -200,14 +200,14 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "a worker with a queue": (
         ["-q", "x", "jobs:worker"],
         2,
-        "jobs:worker is a Worker, which has its options from where it is made",
+        "jobs:worker is a Worker, which gets its options where it is made",
     ),
     "a worker with a grace": (
         ["--grace", "0", "jobs:worker"],
         2,
         "set --grace there, or name its queue instead",
     ),
-    "a bad number": (["-q", "x", "--lease", "long", "jobs:function"], 2, "is no duration"),
+    "a bad number": (["-q", "x", "--lease", "long", "jobs:function"], 2, "is not a duration"),
     "a bad concurrency": (
         ["-q", "x", "--concurrency", "many", "jobs:function"],
         2,

@@ -15,10 +15,10 @@ import redis
 
 from engine_support import command_calls
 from holdfast import Counts, NewJob, Queue, RunningJob, Server, Worker
+from holdfast.connection.protocol import Packer
+from holdfast.connection.server import Sent
 from holdfast.engine.call import Call
 from holdfast.errors import ServerUnavailable
-from holdfast.server import Sent
-from holdfast.wire import Packer
 from holdfast.worker.flights import Flight, Flights
 from support import wait_until
 from worker.support import (
@@ -174,7 +174,7 @@ def test_what_comes_to_a_worker_that_had_nothing_to_do_is_not_given_back(
     live_queue: Queue, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it had nothing to do."""
-    monkeypatch.setattr("holdfast.worker.control.HOARD_SECONDS", 5.0)
+    monkeypatch.setattr("holdfast.worker.loop.HOARD_SECONDS", 5.0)
     heard = Heard()
     with working(live_queue, as_handler(kind, lambda job: None), hooks=[heard]) as worker:
         assert worker._shared is not None
@@ -226,8 +226,7 @@ class UnderWay:
             return sent
 
         def count_read(sent: Sent[Any]) -> Any:
-            if sent._link:  # It was sent before, and is not a call that somebody waits for.
-                self.calls -= 1
+            self.calls -= 1
             return result(sent)
 
         monkeypatch.setattr(Server, "send", count_sent)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from holdfast.worker.crew import Crew
-from holdfast.worker.running import Run
+from holdfast.worker.executors.thread_pool import Crew
+from holdfast.worker.job import Run
 from support import DEADLINE, wait_until
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import Queue, RunningJob
-from holdfast.worker import nursery, trees
+from holdfast.worker.executors.processes import fork_server, trees
 from support import DEADLINE, TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
 from worker.support import (
@@ -83,7 +83,7 @@ def test_a_death_is_noticed_though_the_fork_server_was_stopped_when_it_had_told_
         os.kill(os.getpid(), signal.SIGSTOP)
 
     monkeypatch.setattr(socket, "send_fds", tell_and_stop)
-    monkeypatch.setattr(nursery, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(fork_server, "LOOK_SECONDS", 0.1)
     live_queue.add(b"", id="a", max_lapses=0)
     with working(live_queue, lambda job: os._exit(1), **options(heard)):
         heard.wait_for("failed", "a")
@@ -117,18 +117,18 @@ def test_a_fork_server_that_does_not_answer_is_replaced_with_all_that_jobs_start
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return a file: when it is there the fork server is stuck, once."""
-    end, path = nursery._Home._end, tmp_path / "stuck"
+    end, path = fork_server._Home._end, tmp_path / "stuck"
 
-    def be_stuck(home: nursery._Home, pid: int) -> None:
+    def be_stuck(home: fork_server._Home, pid: int) -> None:
         if path.exists():
             path.unlink()
             time.sleep(NEVER)
         end(home, pid)
 
     # A slow machine replaces it more often than it has to: a lapse must not matter.
-    monkeypatch.setattr(nursery, "SILENT_SECONDS", 3.0)
-    monkeypatch.setattr(nursery, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(nursery._Home, "_end", be_stuck)
+    monkeypatch.setattr(fork_server, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(fork_server, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(fork_server._Home, "_end", be_stuck)
     return path
 
 
@@ -214,7 +214,7 @@ def test_a_process_is_not_said_to_be_gone_before_all_that_it_started_is(
     alive = [2, 1, 0]
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        home = nursery._Home(theirs, lambda *_: None, os.getpid())
+        home = fork_server._Home(theirs, lambda *_: None, os.getpid())
         monkeypatch.setattr(home, "_bury", lambda: None)
         monkeypatch.setattr(home, "_end_orphans", lambda: alive.pop(0))
         home._end(1)

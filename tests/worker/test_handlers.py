@@ -11,8 +11,8 @@ import pytest
 
 from conftest import Clock
 from holdfast import InvalidArgument, Queue, RunningJob, Worker
+from holdfast.worker.handlers import MOST_NAMES, Unknown
 from holdfast.worker.pace import unknown_after
-from holdfast.worker.unknown import MOST_NAMES, Unknown
 from worker.support import Heard, shown
 
 Called = list[tuple[str, str]]
@@ -243,7 +243,7 @@ def test_a_missing_handler_is_logged_again_with_how_many_jobs_missed_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("holdfast.worker.unknown.time.monotonic", lambda: now)
+    monkeypatch.setattr("holdfast.worker.handlers.time.monotonic", lambda: now)
     unknown = Unknown()
     for n in range(10):
         unknown.tell("q", "send", str(n), 30)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.worker import places as places_module
-from holdfast.worker.places import Places, Share
+from holdfast.worker import slots as places_module
+from holdfast.worker.slots import Places, Share
 from worker.support import NEVER
 
 

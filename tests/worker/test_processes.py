@@ -33,8 +33,8 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker import child, frames, watched
-from holdfast.worker.processes import Processes
+from holdfast.worker.executors.processes import child, child_process, frames
+from holdfast.worker.executors.processes.executor import Processes
 from support import DEADLINE, TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
 from worker.support import (
@@ -466,7 +466,7 @@ def test_a_worker_goes_on_when_its_nursery_is_killed(
 def test_a_worker_without_descriptors_says_so(tmp_path: Path) -> None:
     text = """
     import resource
-    from holdfast.worker.nursery import Nursery
+    from holdfast.worker.executors.processes.fork_server import Nursery
     nursery = Nursery(lambda connection, take, slot: None)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
@@ -632,7 +632,7 @@ def test_a_child_that_had_much_memory_is_replaced(
     live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seconds in ("LOOK_SECONDS", "STILL_SECONDS"):  # It is not looked at while it runs.
-        monkeypatch.setattr(watched, seconds, NEVER)
+        monkeypatch.setattr(child_process, seconds, NEVER)
 
     def handle(job: RunningJob) -> None:
         pids.note()
@@ -652,7 +652,7 @@ def test_a_child_that_had_much_memory_is_replaced(
 def test_what_children_share_with_the_worker_is_not_counted(
     live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(child_process, "LOOK_SECONDS", 0.001)
     model = bytearray(os.urandom(2**20)) * 400
 
     def handle(job: RunningJob) -> None:

@@ -8,11 +8,10 @@ import pytest
 
 from holdfast import Facts, InvalidArgument, Lease, QueueFull, RunningJob, ServerRefused, WrongState
 from holdfast.engine.call import Entry
-from holdfast.worker import settling
-from holdfast.worker.control import Control
+from holdfast.worker import outcomes
 from holdfast.worker.handlers import Handler
-from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, lapsed
-from holdfast.worker.settling import Settlement
+from holdfast.worker.loop import Control
+from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, Settlement, lapsed
 
 ENTRY = Entry("f", b"", True, 50, b"", b"")
 
@@ -25,7 +24,7 @@ def answered(id: str, answer: Answer, *, follow_ups: int = 0) -> RunningJob:
 
 
 def others(*jobs: RunningJob, to_the_back: bool = False) -> list[Settlement]:
-    return list(settling.others(jobs, to_the_back=to_the_back))
+    return list(outcomes.others(jobs, to_the_back=to_the_back))
 
 
 def told(settlement: Settlement) -> tuple[str, list[str]]:
@@ -35,9 +34,9 @@ def told(settlement: Settlement) -> tuple[str, list[str]]:
 def test_what_is_merely_completed_rides_on_a_lease_call() -> None:
     done = answered("a", COMPLETED), answered("b", Answer("complete", b"result"))
     rest = answered("c", GIVEN_BACK), answered("d", COMPLETED, follow_ups=1)
-    assert settling.completed([*done, *rest]) == list(done)
+    assert outcomes.completed([*done, *rest]) == list(done)
     assert others(*done) == []
-    assert [settling.settle_of(job) for job in done] == [
+    assert [outcomes.settle_of(job) for job in done] == [
         ("a", "holder.1", None),
         ("b", "holder.1", b"result"),
     ]
@@ -45,15 +44,15 @@ def test_what_is_merely_completed_rides_on_a_lease_call() -> None:
 
 def test_no_more_ride_on_a_call_than_it_may_carry() -> None:
     jobs = [answered(str(n), COMPLETED) for n in range(1001)]
-    assert settling.completed(jobs) == jobs[:1000]
+    assert outcomes.completed(jobs) == jobs[:1000]
 
 
 def test_big_results_ride_on_several_calls() -> None:
-    big = Answer("complete", bytes(settling.MOST_BYTES // 2))
+    big = Answer("complete", bytes(outcomes.MOST_BYTES // 2))
     jobs = [answered(str(n), big) for n in range(3)]
-    assert settling.completed(jobs) == jobs[:2]
-    huge = [answered(str(n), Answer("complete", bytes(settling.MOST_BYTES + 1))) for n in range(2)]
-    assert settling.completed(huge) == huge[:1]
+    assert outcomes.completed(jobs) == jobs[:2]
+    huge = [answered(str(n), Answer("complete", bytes(outcomes.MOST_BYTES + 1))) for n in range(2)]
+    assert outcomes.completed(huge) == huge[:1]
 
 
 def test_each_that_adds_follow_ups_has_a_call_of_its_own() -> None:
@@ -118,7 +117,7 @@ def test_follow_ups_that_are_refused_for_good_are_a_failure_of_their_job(
 ) -> None:
     job = answered("a", COMPLETED, follow_ups=1)
     [settlement] = others(job)
-    assert settling.turn_down(settlement, error) is for_good
+    assert outcomes.turn_down(settlement, error) is for_good
     assert job.answer is not None
     assert job.answer.way == ("retry" if for_good else "complete")
     assert bool(job.follow_ups) is not for_good
@@ -127,5 +126,5 @@ def test_follow_ups_that_are_refused_for_good_are_a_failure_of_their_job(
 def test_a_job_without_follow_ups_is_not_turned_down() -> None:
     job = answered("a", GIVEN_BACK)
     [settlement] = others(job)
-    assert not settling.turn_down(settlement, InvalidArgument("no"))
+    assert not outcomes.turn_down(settlement, InvalidArgument("no"))
     assert job.answer is GIVEN_BACK

@@ -11,7 +11,7 @@ import pytest
 
 from engine_support import own_server
 from holdfast import Queue, RunningJob, Worker
-from holdfast.worker.control import Control
+from holdfast.worker.loop import Control
 from proxy import Kind as StepKind
 from proxy import Proxy, Step
 from support import DEADLINE, wait_until
@@ -152,7 +152,7 @@ def test_a_queue_that_is_answered_late_at_the_start_loses_nothing_of_its_order_o
     monkeypatch: pytest.MonkeyPatch,
     strict: bool,
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.places.FIRST_WORD_SECONDS", 2 * DEADLINE)
+    monkeypatch.setattr("holdfast.worker.slots.FIRST_WORD_SECONDS", 2 * DEADLINE)
     monkeypatch.setattr("holdfast.worker.worker.greet", lambda queues: None)
     _, second, first = queues
     answer = threading.Event()
@@ -371,7 +371,7 @@ def test_a_queue_that_is_dropped_without_its_server_leaves_its_places_to_the_oth
             control = control_of(worker, lost.name)
             control.queue.server._patience = 0.01
             server.freeze()
-            wait_until(lambda: not control.queue.server.incarnation._idle, "it to ask")
+            wait_until(lambda: not control.queue.server.session._idle, "it to ask")
             gate.open.set()
             wait_until(lambda: gate.jobs[0].answer, "the run to be over")
             worker.drop(lost.name, grace=0)

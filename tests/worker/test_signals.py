@@ -19,7 +19,7 @@ WORKER = """
     import logging, sys, threading, time
     from pathlib import Path
     from holdfast import Hooks, Queue, Worker
-    from holdfast.worker.executors import Loop
+    from holdfast.worker.executors.base import Loop
 
     Loop.ends_within = 60  # Who is ended has the time to say so.
 

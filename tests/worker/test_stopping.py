@@ -27,12 +27,12 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.control import Control
-from holdfast.worker.executors import Loop
-from holdfast.worker.guard import fork
+from holdfast.worker.executors.base import Loop
+from holdfast.worker.executors.processes.guard import fork
 from holdfast.worker.handlers import Handler
+from holdfast.worker.job import run
+from holdfast.worker.loop import Control
 from holdfast.worker.outcomes import GIVEN_BACK
-from holdfast.worker.running import run
 from support import DEADLINE, command_on, wait_until, with_login
 from worker.support import (
     KINDS,
@@ -367,7 +367,7 @@ def test_until_empty_waits_for_a_server_that_is_lost() -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who stops a worker does not wait long for a server that is lost."""
-    monkeypatch.setattr("holdfast.worker.control.LEAVE_WITHIN_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.worker.loop.LEAVE_WITHIN_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -422,7 +422,7 @@ def test_an_idle_worker_does_not_use_its_grace_to_wait_for_a_server_that_is_lost
 def test_a_worker_that_holds_a_job_waits_within_its_grace_for_a_server_that_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.control.LEAVE_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.worker.loop.LEAVE_IDLE_SECONDS", 0.0)
     gate = Gate()
     with own_server() as server, Queue("q", Server(server.url, patience=3600)) as queue:
         queue.add(b"", id="a", result_for=60)
@@ -453,11 +453,11 @@ def test_a_job_that_arrives_after_an_idle_worker_was_stopped_is_given_back(clock
         queue.add(b"", id="a", delay=60)
         worker.start()
         [control] = worker._controls.values()
-        asked_at, incarnation = control._asked_at, control.queue.server.incarnation
-        wait_until(lambda: control._asked_at > asked_at and incarnation._idle, "it to find nothing")
+        asked_at, session = control._asked_at, control.queue.server.session
+        wait_until(lambda: control._asked_at > asked_at and session._idle, "it to find nothing")
         server.freeze()
         clock.advance(60)  # The next call leases the job, and is answered after the stop.
-        wait_until(lambda: not incarnation._idle, "it to ask again")
+        wait_until(lambda: not session._idle, "it to ask again")
         assert worker.stop()
         server.thaw()
         assert control.wait(DEADLINE)
@@ -491,15 +491,15 @@ def test_nothing_begins_after_a_worker_was_stopped_without_its_server(kind: Kind
         worker.start()
         wait_until(lambda: is_done(queue), "all to be done")
         [control] = worker._controls.values()
-        incarnation = control.queue.server.incarnation
-        wait_until(lambda: incarnation._idle, "it to ask for nothing")
-        callers = set(incarnation._idle)
+        session = control.queue.server.session
+        wait_until(lambda: session._idle, "it to ask for nothing")
+        callers = set(session._idle)
         queue.add(b"", id="slow")
         queue.add_many([b""] * 20)
         wait_until(lambda: "slow" in begun and len(control._held) > 5, "some to wait behind it")
-        callers.update(incarnation._idle)
+        callers.update(session._idle)
         server.freeze()
-        wait_until(lambda: callers - {*incarnation._idle}, "it to ask the server that is lost")
+        wait_until(lambda: callers - {*session._idle}, "it to ask the server that is lost")
         before = len(begun)
         assert not worker.stop(0)
         stopped.set()

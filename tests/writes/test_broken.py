@@ -10,7 +10,7 @@ import pytest
 from conftest import Clock
 from engine_support import Behind, adopted, pack
 from holdfast import Problem, Queue, Row, WrongState
-from holdfast.engine import calls, writing
+from holdfast.engine import calls, write_calls
 
 Break = Callable[[Behind], object]
 
@@ -21,7 +21,7 @@ def full(queue: Queue, behind: Behind) -> Behind:
     queue.write("a").stage([b"x"] * 1001, partition=0, attempt=0)
     adopted(queue, "b", [b"x"])
     adopted(queue, "c", [b"x"] * 1001)
-    queue._run(writing.commit("c", "stream", 1, 1, keep_for_ms=1000))
+    queue._run(write_calls.commit("c", "stream", 1, 1, keep_for_ms=1000))
     assert queue.audit() == []
     return behind
 
@@ -101,7 +101,7 @@ def test_a_chunk_that_was_lost_refuses_the_commit_or_is_passed_over(
     assert queue.publish() == 1
     full("HSET", "ledger", "attempt a/0.0", pack(chunks=1))
     with pytest.raises(WrongState, match="gone"):
-        queue._run(writing.adopt("a", "", 0, 0, [("a/0.0", 2)], keep_for_ms=1000))
+        queue._run(write_calls.adopt("a", "", 0, 0, [("a/0.0", 2)], keep_for_ms=1000))
     queue.delete()
 
 
@@ -175,6 +175,6 @@ def test_problems_name_what_is_broken(queue: Queue, full: Behind) -> None:
     assert Problem("attempt b/0.0", "adopted by nobody") in queue.audit()
     queue.repair()
     with pytest.raises(WrongState, match="gone"):
-        queue._run(writing.commit("b", "", 0, 1, keep_for_ms=1000))
+        queue._run(write_calls.commit("b", "", 0, 1, keep_for_ms=1000))
     assert queue.write("b").commit([]).new
     assert Row(b"x").request is None

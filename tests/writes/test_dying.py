@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Clock
 from holdfast import Lease, Queue, Row, Staged, WrongState
-from holdfast.flows import Flow
+from holdfast.engine.walks import Flow
 
 ROWS = 2300
 PARTS = 5

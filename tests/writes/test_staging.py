@@ -20,10 +20,9 @@ from holdfast import (
     Staged,
     Update,
     WrongState,
-    flows,
-    writes,
 )
-from holdfast.engine import calls, writing
+from holdfast.client import writes
+from holdfast.engine import calls, walks, write_calls
 from holdfast.engine.call import Call, Entry, frame, join_words
 
 DAY = 86400
@@ -250,7 +249,7 @@ def test_a_row_for_a_request_that_is_not_open_refuses_the_commit(queue: Queue) -
 def committed(queue: Queue, rows: list[Any]) -> None:
     """Commit rows, and die."""
     adopted(queue, "w", rows)
-    assert queue._run(writing.commit("w", "", 0, 1, keep_for_ms=1000))
+    assert queue._run(write_calls.commit("w", "", 0, 1, keep_for_ms=1000))
 
 
 def test_a_request_that_was_sealed_since_the_commit_takes_its_rows(queue: Queue) -> None:
@@ -381,7 +380,7 @@ def test_a_lease_publishes_no_more_than_it_needs(queue: Queue) -> None:
 def test_who_waits_for_work_is_roused_by_a_commit(queue: Queue, behind: Behind) -> None:
     adopted(queue, "w", [b"a"])
     assert behind("LLEN", "wake") == 0
-    queue._run(writing.commit("w", "", 0, 1, keep_for_ms=1000))
+    queue._run(write_calls.commit("w", "", 0, 1, keep_for_ms=1000))
     assert behind("LLEN", "wake") == 1
     assert take(queue).data == b"a"
 
@@ -402,9 +401,9 @@ def test_whoever_tidies_goes_on_where_somebody_died(queue: Queue, other: Queue) 
 def test_the_oldest_commit_is_published_first(queue: Queue, clock: Clock) -> None:
     for name in ("z", "a"):
         adopted(queue, name, [Row(name, id=name)])
-        queue._run(writing.commit(name, "", 0, 1, keep_for_ms=1000))
+        queue._run(write_calls.commit(name, "", 0, 1, keep_for_ms=1000))
         clock.advance(1)
-    queue._run(writing.publish())
+    queue._run(write_calls.publish())
     assert [job.id for job in queue.peek(9)] == ["z"]
 
 
@@ -412,9 +411,9 @@ def test_small_chunks_are_published_together(queue: Queue, behind: Behind) -> No
     write = queue.write("w")
     winners = [write.stage([b"x"] * 10, partition=n, attempt=0) for n in range(30)]
     attempts = [(f"w/{n}.0", 1) for n in range(30)]
-    queue._run(writing.adopt("w", "", 0, 0, attempts, keep_for_ms=1000))
-    queue._run(writing.commit("w", "", 0, 1, keep_for_ms=1000))
-    assert queue._run(writing.publish()) == (300, False)
+    queue._run(write_calls.adopt("w", "", 0, 0, attempts, keep_for_ms=1000))
+    queue._run(write_calls.commit("w", "", 0, 1, keep_for_ms=1000))
+    assert queue._run(write_calls.publish()) == (300, False)
     assert len(winners) == 30
 
 
@@ -423,10 +422,10 @@ def test_no_call_publishes_more_than_a_thousand_rows(queue: Queue) -> None:
     for n in range(3):
         write.stage([b""] * 400, partition=n, attempt=0)
     attempts = [(f"w/{n}.0", 1) for n in range(3)]
-    queue._run(writing.adopt("w", "", 0, 0, attempts, keep_for_ms=1000))
-    queue._run(writing.commit("w", "", 0, 1, keep_for_ms=1000))
-    assert queue._run(writing.publish()) == (800, True)
-    assert queue._run(writing.publish()) == (400, False)
+    queue._run(write_calls.adopt("w", "", 0, 0, attempts, keep_for_ms=1000))
+    queue._run(write_calls.commit("w", "", 0, 1, keep_for_ms=1000))
+    assert queue._run(write_calls.publish()) == (800, True)
+    assert queue._run(write_calls.publish()) == (400, False)
 
 
 def test_a_full_server_is_tidied_without_publishing(
@@ -438,7 +437,7 @@ def test_a_full_server_is_tidied_without_publishing(
         raise QueueFull("full")
         yield  # a flow
 
-    monkeypatch.setattr(flows, "publish", full)
+    monkeypatch.setattr(walks, "publish", full)
     assert queue.tidy().published == 0
     assert queue.counts().staged == 1
 
@@ -485,11 +484,11 @@ def test_chunks_are_forgotten_a_few_at_a_time(queue: Queue, clock: Clock, chunks
 def test_what_is_half_forgotten_cannot_be_gone_on_with(queue: Queue, clock: Clock) -> None:
     chunk = frame([Entry("a", b"x", False, 50, b"", b"")])
     for number in range(20):
-        queue._run(writing.stage("w/0.0", number, 1000, chunk))
+        queue._run(write_calls.stage("w/0.0", number, 1000, chunk))
     clock.advance(1)
     queue._run(calls.tidy())
     with pytest.raises(WrongState, match=r"^w/0\.0: what was staged is gone"):
-        queue._run(writing.stage("w/0.0", 20, 1000, chunk))
+        queue._run(write_calls.stage("w/0.0", 20, 1000, chunk))
     with pytest.raises(WrongState, match="gone"):
         queue.write("w").commit([Staged("w", 0, 0, 20, 20)])
 
@@ -531,13 +530,13 @@ def test_what_is_aborted_after_it_was_adopted_cannot_be_committed(
     staged = adopted(queue, "w", [b"x"])
     queue.write("w").abort([staged])
     with pytest.raises(WrongState, match="gone"):
-        queue._run(writing.commit("w", "", 0, 1, keep_for_ms=1000))
+        queue._run(write_calls.commit("w", "", 0, 1, keep_for_ms=1000))
     assert behind("HLEN", "ledger") == queue.counts().staged == 0
 
 
 def test_an_abort_does_not_touch_what_is_committed(queue: Queue) -> None:
     staged = adopted(queue, "w", [b"x"])
-    queue._run(writing.commit("w", "", 0, 1, keep_for_ms=1000))
+    queue._run(write_calls.commit("w", "", 0, 1, keep_for_ms=1000))
     queue.write("w").abort([staged])
     assert queue.publish() == 1
 
@@ -548,9 +547,9 @@ def test_an_abort_does_not_touch_what_is_committed(queue: Queue) -> None:
 def test_a_chunk_that_is_staged_again_counts_once(queue: Queue) -> None:
     chunk = frame([Entry("a", b"x", False, 50, b"", b"")])
     other = frame([Entry("b", b"x", False, 50, b"", b"")])
-    assert queue._run(writing.stage("w/0.0", 0, 1000, chunk)) == 1
-    assert queue._run(writing.stage("w/0.0", 0, 1000, other)) == 1
-    assert queue._run(writing.stage("w/0.0", 1, 1000, other)) == 2
+    assert queue._run(write_calls.stage("w/0.0", 0, 1000, chunk)) == 1
+    assert queue._run(write_calls.stage("w/0.0", 0, 1000, other)) == 1
+    assert queue._run(write_calls.stage("w/0.0", 1, 1000, other)) == 2
     queue.write("w").commit([Staged("w", 0, 0, 2, 2)])
     assert [job.id for job in queue.peek(9)] == ["a", "b"]
 
@@ -564,7 +563,7 @@ def test_nothing_is_staged_under_what_is_adopted(queue: Queue) -> None:
 def test_adopting_again_changes_nothing(queue: Queue, behind: Behind) -> None:
     adopted(queue, "w", [b"x"])
     before = behind.everything()
-    queue._run(writing.adopt("w", "", 0, 0, [("w/0.0", 1)], keep_for_ms=60_000))
+    queue._run(write_calls.adopt("w", "", 0, 0, [("w/0.0", 1)], keep_for_ms=60_000))
     after = behind.everything()
     assert (after["staged"], after["staging"]) == (before["staged"], before["staging"])
     kept = {"chunks": 1, "of": "winners 0 w"}
@@ -693,7 +692,7 @@ def test_a_chunk_that_could_not_be_published_is_not_staged(
     queue: Queue, behind: Behind, what: str
 ) -> None:
     with pytest.raises(InvalidArgument):
-        queue._run(writing.stage("w/0.0", 0, 1000, GARBLED[what]))
+        queue._run(write_calls.stage("w/0.0", 0, 1000, GARBLED[what]))
     assert behind.everything() == {}
 
 
@@ -701,9 +700,9 @@ def test_a_chunk_that_could_not_be_published_is_not_staged(
 def test_an_attempt_has_a_name_that_no_chunk_has(queue: Queue, behind: Behind, name: str) -> None:
     chunk = frame([Entry("a", b"x", False, 50, b"", b"")])
     asked: list[Call[Any]] = [
-        writing.stage(name, 0, 1000, chunk),
-        writing.adopt("w", "", 0, 0, [(name, 1)], keep_for_ms=1000),
-        writing.abort([name]),
+        write_calls.stage(name, 0, 1000, chunk),
+        write_calls.adopt("w", "", 0, 0, [(name, 1)], keep_for_ms=1000),
+        write_calls.abort([name]),
     ]
     for call in asked:
         with pytest.raises(InvalidArgument):

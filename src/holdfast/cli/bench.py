@@ -1,6 +1,6 @@
-"""`holdfast bench`: what a server does for a queue, measured in a few seconds.
+"""`holdfast bench`: measure a server's speed in a few seconds.
 
-A quick look at the user's own server, with one client: not how fast Holdfast can be.
+It measures the user's own server with one client. Many clients are faster.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 import click
 
 from holdfast.cli.options import duration, examples, json_option, opened, url_option
-from holdfast.cli.text import ANEW, can_draw, draw, emit, progress_bar, table
-from holdfast.ids import new_id
-from holdfast.queue import Queue
+from holdfast.cli.text import CLEAR_LINE, can_draw, draw, emit, progress_bar, table
+from holdfast.client.sync.queue import Queue
+from holdfast.names import new_id
 
 PAYLOAD: Final = b"x" * 100
 BULK: Final = 1000
@@ -26,7 +26,7 @@ MOST_JOBS: Final = 500_000
 
 @dataclass(frozen=True)
 class Measured:
-    """What one kind of call did."""
+    """The speed and latency of one kind of call."""
 
     what: str
     jobs_per_second: float | None
@@ -42,13 +42,13 @@ class Measured:
     type=duration,
     metavar="DURATION",
     default=6.0,
-    help="How long it takes, about; 6s.",
+    help="About how long to measure; 6s by default.",
 )
 @json_option
 def bench(url: str | None, seconds: float, as_json: bool) -> None:
     """Measure a server's speed, in a few seconds.
 
-    In a queue of its own, which is deleted at the end. One client, 100-byte payloads.
+    Uses one client and 100-byte payloads, in a queue that is deleted at the end.
     """
     if not 0.4 <= seconds <= 600:
         raise click.BadParameter("should be between 0.4 s and 10 min", param_hint="--seconds")
@@ -57,16 +57,16 @@ def bench(url: str | None, seconds: float, as_json: bool) -> None:
     found: list[Measured] = []
     live = can_draw(sys.stderr)
     try:
-        queue.add(PAYLOAD)  # Scripts are loaded before anything is measured.
+        queue.add(PAYLOAD)  # Load the scripts before measuring.
         queue.lease_many(1, 60, complete=queue.lease_many(1, 60))
         for number, (what, step, jobs) in enumerate(_STEPS):
             if live:
                 bar = progress_bar(number, len(_STEPS), 20)
-                draw(f"{ANEW}{bar} {what}", err=True)
+                draw(f"{CLEAR_LINE}{bar} {what}", err=True)
             found.append(_measure(what, lambda step=step: step(queue), jobs, each))  # type: ignore[misc]
     finally:
         if live:
-            draw(ANEW, err=True)
+            draw(CLEAR_LINE, err=True)
         queue.delete()
     if as_json:
         emit([asdict(measured) for measured in found])
@@ -88,7 +88,7 @@ def bench(url: str | None, seconds: float, as_json: bool) -> None:
 
 
 def _measure(what: str, step: Callable[[], int], jobs: bool, seconds: float) -> Measured:
-    """Do something again and again; `step` says how many jobs it moved, 0 when none is left."""
+    """Time repeated calls of `step`, which returns how many jobs it moved: 0 when none are left."""
     took: list[float] = []
     moved = 0
     begun = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Whether a queue exists, and which one may be meant where it does not.
+"""Check that a queue exists, and suggest similar names if it does not.
 
-A queue needs no creation: the first job that is added makes it, or a worker. So a misspelt name
-would be an empty queue. Commands that look at a queue, or steer it, refuse it instead.
+The first job or worker creates a queue, so a misspelt name would look like an empty queue. Commands
+that read or manage a queue refuse such a name instead.
 """
 
 from __future__ import annotations
@@ -15,43 +15,42 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from holdfast import wire
+from holdfast.client.sync.queue import Queue
+from holdfast.connection import protocol
+from holdfast.engine.keys import NAMES, queue_keys, slot_of
 from holdfast.errors import HoldfastError
 from holdfast.escaping import visible
-from holdfast.keys import NAMES, queue_keys, slot_of
-from holdfast.queue import Queue
 
 if TYPE_CHECKING:
-    from holdfast.server import Server
+    from holdfast.connection.server import Server
 
 SCAN_SECONDS: Final = 2.0
-"""For which names are looked for: a suggestion is not worth more."""
+"""Time limit of the search for similar names."""
 
 _SHARD: Final = re.compile(r"(?P<name>.*)/(?P<count>[0-9]{1,3})/(?P<number>[0-9]{1,3})", re.DOTALL)
 
 
 def check_exists(queue: Queue, *, hint: str = "") -> None:
-    """Refuse a queue that does not exist, and suggest what may be meant."""
-    missing = what_is_missing(queue)
+    """Refuse a queue that does not exist, and suggest similar names."""
+    missing = missing_error(queue)
     if missing:
         raise click.ClickException(f"{missing}{hint}")
 
 
-def what_is_missing(queue: Queue) -> str | None:
-    """Return an error about a queue that does not exist, None of one that does."""
+def missing_error(queue: Queue) -> str | None:
+    """Return an error message if a queue does not exist, else None."""
     if _exists(queue):
         return None
     names = _names(queue.server)
     shard = _SHARD.fullmatch(queue.name)
     if shard and any(_is_shard_of(name, shard["name"], shard["count"]) for name in names):
-        return None  # Of the shards of one queue some may not have had a job yet.
+        return None  # A shard may exist without having had a job.
     where = visible(str(queue.server.address))
-    meant = _suggestion(queue.name, names)
-    return f"there is no queue {visible(queue.name)} on {where}{meant}"
+    return f"queue {visible(queue.name)} does not exist on {where}{_suggestion(queue.name, names)}"
 
 
 def _exists(queue: Queue) -> bool:
-    """Tell whether anything is kept of a queue: jobs, counters, workers."""
+    """Tell whether the server has anything of a queue: jobs, counters, workers."""
     counts = queue.counts()
     if any(msgspec.structs.astuple(counts)) or any(msgspec.structs.astuple(queue.totals())):
         return True
@@ -64,7 +63,7 @@ def _has_meta(queue: Queue) -> bool:
         link = queue.server.connect(slot_of(queue.name))
         try:
             key = queue_keys(queue.name)[NAMES.index("meta")]
-            fields = link.ask(wire.pack(b"HLEN", key))
+            fields = link.ask(protocol.pack(b"HLEN", key))
             return isinstance(fields, int) and fields > 0
         finally:
             link.close()
@@ -72,7 +71,7 @@ def _has_meta(queue: Queue) -> bool:
 
 
 def _names(server: Server) -> list[str]:
-    """Return the queues that can be found in a moment; none where this user may not look."""
+    """Return the queues found within SCAN_SECONDS; none if this user may not SCAN."""
     found: set[str] = set()
     deadline = time.monotonic() + SCAN_SECONDS
     with suppress(OSError, HoldfastError):
@@ -81,8 +80,8 @@ def _names(server: Server) -> list[str]:
             try:
                 position = b""
                 while position != b"0" and time.monotonic() < deadline:
-                    asked = wire.pack_scan(position or b"0")
-                    position, some = wire.read_scan(link.ask(asked))
+                    asked = protocol.pack_scan(position or b"0")
+                    position, some = protocol.read_scan(link.ask(asked))
                     found |= some
             finally:
                 link.close()

@@ -1,4 +1,4 @@
-"""Follow something until it is over: one line that changes on a terminal, else a line each time."""
+"""Poll a status until it has ended: one line, redrawn on a terminal, else a line per poll."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Protocol, TypeVar
 
 import click
 
-from holdfast.cli.text import ANEW, can_draw, draw, emit_line, fitted
+from holdfast.cli.text import CLEAR_LINE, can_draw, draw, emit_line, fitted
 
 
 class Watched(Protocol):
-    """What is followed."""
+    """A status that is polled."""
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
+        """Whether it is final, so that polling stops."""
 
 
 W = TypeVar("W", bound=Watched)
@@ -29,7 +29,7 @@ def follow(
     as_json: Callable[[W], Any] | None,
     every: float,
 ) -> W:
-    """Look again and again until it is over; write a line, or JSON. Returns the last look."""
+    """Call `look` until the status has ended; print each as a line, or JSON. Return the last."""
     live = can_draw(sys.stdout) and as_json is None
     while True:
         seen = look()
@@ -37,9 +37,9 @@ def follow(
             emit_line(as_json(seen))
         else:
             if live:
-                draw(ANEW)
-            over = not live or seen.ended
-            click.echo(line(seen) if over else fitted(line(seen)), nl=not live)
+                draw(CLEAR_LINE)
+            whole = not live or seen.ended
+            click.echo(line(seen) if whole else fitted(line(seen)), nl=not live)
             sys.stdout.flush()
         if seen.ended:
             break

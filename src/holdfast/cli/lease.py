@@ -1,7 +1,7 @@
 """Commands for workers in any language: lease, extend, complete, retry, fail, release.
 
-A lease is a token, and whoever presents the token settles the job: each command may be a process of
-its own. What `lease` writes is what the others read from stdin.
+The token alone identifies a lease, so each command may run in a process of its own. The other
+commands read from stdin what `lease` prints.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.options import pause as more_than_0
 from holdfast.cli.text import emit_line, payload_json
+from holdfast.client.sync.queue import Queue
 from holdfast.codec import MAX_ERROR_BYTES, MAX_RESULT_BYTES
 from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost
 from holdfast.escaping import visible
 from holdfast.job import NO_FACTS, Extended, Facts, Lease
-from holdfast.keys import utf8_name
-from holdfast.queue import Queue
+from holdfast.names import utf8_name
 
 _read_json: Final = json.JSONDecoder().raw_decode
 
@@ -41,7 +41,7 @@ LOST: Final = 4
 CANCELLED: Final = 5
 
 _TOKEN: Final = re.compile(r"[!-~]{1,128}")
-"""What a token can be: a holder, a point, a number."""
+"""Printable ASCII: a token is a holder, a point and a number."""
 
 
 # ------------------------------------------------------------------------------- lease
@@ -68,7 +68,7 @@ _TOKEN: Final = re.compile(r"[!-~]{1,128}")
     is_flag=True,
     help="Take failed jobs, to handle the failure: `complete` removes one.",
 )
-@click.option("-n", "--count", default=1, show_default=True, help="The most jobs to take.")
+@click.option("-n", "--count", default=1, show_default=True, help="Most jobs to take.")
 @click.option(
     "--payload-file",
     type=click.Path(dir_okay=False),
@@ -86,10 +86,10 @@ def lease(
 ) -> None:
     """Take jobs for a limited time, to run them in any language.
 
-    A lease is the right to run a job until its time is over: then another worker gets it. Writes a
-    line of JSON per job: its id, the token of the lease, and the payload in data, or in
-    data_base64 if it is not text. When the run is over, pass that line to `holdfast complete`,
-    `retry`, `fail` or `release`. Exits with 3 when there is no job.
+    A lease is the right to run a job for a limited time; after that another worker gets it. Prints
+    a line of JSON per job: its id, the token of the lease, and the payload in data, or in
+    data_base64 if it is not text. After the run, pass that line to `holdfast complete`, `retry`,
+    `fail` or `release`. Exits with 3 when there is no job.
 
     DURATION is 90, 250ms, 5m or 1h30m; a number alone is seconds.
     """
@@ -115,7 +115,7 @@ def lease(
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written before a job is leased."""
+    """Refuse a file that cannot be written, before a job is leased."""
     try:
         path.open("ab").close()
     except OSError as error:
@@ -140,26 +140,26 @@ def _lease_json(queue: str, one: Lease, *, with_data: bool) -> dict[str, Any]:
     }
 
 
-# ----------------------------------------------------------------- which lease is meant
+# -------------------------------------------------------------------------- read leases
 
 
-def _held(queue: str, id: str | None, token: str | None) -> list[Lease]:
-    """Return the leases that are meant: by --id and --token, else those on stdin. Sends nothing."""
+def _given_leases(queue: str, id: str | None, token: str | None) -> list[Lease]:
+    """Return the lease of --id and --token, else those on stdin. Does not call the server."""
     if (id is None) != (token is None):
         raise click.UsageError("--id and --token go together: `holdfast lease` writes both")
     if id is not None and token is not None:
         return [_lease(id, token, "--id or --token")]
     if sys.stdin.isatty():
-        raise click.UsageError("give --id and --token, or what `holdfast lease` wrote on stdin")
+        raise click.UsageError("give --id and --token, or on stdin the output of `holdfast lease`")
     return _read_leases(queue, sys.stdin.buffer.read())
 
 
-def _read_leases(queue: str, said: bytes) -> list[Lease]:
-    """Read JSON objects, one after the other, on lines of their own or laid out."""
+def _read_leases(queue: str, data: bytes) -> list[Lease]:
+    """Read consecutive JSON objects, one per line or pretty-printed."""
     try:
-        text = said.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"stdin is no JSON: byte {error.start} is no UTF-8") from error
+        raise click.UsageError(f"stdin is not JSON: byte {error.start} is not UTF-8") from error
     found: list[Lease] = []
     end = 0
     while rest := text[end:].lstrip():
@@ -169,12 +169,12 @@ def _read_leases(queue: str, said: bytes) -> list[Lease]:
         except (ValueError, RecursionError) as error:
             where = f"line {text.count(chr(10), 0, at) + 1}"
             raise click.UsageError(
-                f"stdin is no lease: broken JSON in the object that begins in {where}: "
+                f"stdin is not a lease: broken JSON in the object that begins in {where}: "
                 f"{visible(error)}"
             ) from error
         found.append(_lease_in(queue, value))
     if not found:
-        raise click.UsageError("stdin is empty: give it what `holdfast lease` wrote")
+        raise click.UsageError("stdin is empty: give it the output of `holdfast lease`")
     return found
 
 
@@ -182,7 +182,9 @@ def _lease_in(queue: str, value: object) -> Lease:
     fields = value if isinstance(value, dict) else {}
     id, token = fields.get("id"), fields.get("token")
     if not (isinstance(id, str) and isinstance(token, str)):
-        raise click.UsageError("stdin is no lease: an object with the texts id and token is needed")
+        raise click.UsageError(
+            "stdin is not a lease: a JSON object with strings id and token is needed"
+        )
     if fields.get("queue", queue) != queue:
         raise click.UsageError(
             f"stdin has a lease of the queue {visible(fields['queue'])}, not of {visible(queue)}"
@@ -196,12 +198,12 @@ def _lease(id: str, token: str, where: str) -> Lease:
     except InvalidArgument as error:
         raise click.UsageError(f"{where}: {visible(error)}") from error
     if not _TOKEN.fullmatch(token):
-        raise click.UsageError(f"{where}: {ascii(token)[:100]} is no token")
+        raise click.UsageError(f"{where}: {ascii(token)[:100]} is not a token")
     return Lease(id, b"", token)
 
 
 def _on_a_lease(command: Any) -> Any:
-    """Let a command take a queue and a lease of a job of it."""
+    """Add QUEUE, --id and --token to a command."""
     for option in (
         click.option("--token", help="The token of the lease; goes with --id."),
         click.option("--id", help="The job's id, instead of a lease on stdin."),
@@ -212,9 +214,9 @@ def _on_a_lease(command: Any) -> Any:
 
 
 def _settle(leases: Iterable[Lease], way: str, settle: Callable[[Lease], object]) -> None:
-    """Settle leases, and write what became of each.
+    """Settle or extend leases, and print the result of each.
 
-    Exits with LOST when one does not count, else with CANCELLED when one was cancelled meanwhile.
+    Exits with LOST if any lease is over, else with CANCELLED if any job was cancelled.
     """
     code = 0
     for one in leases:
@@ -224,15 +226,15 @@ def _settle(leases: Iterable[Lease], way: str, settle: Callable[[Lease], object]
             settled = False
         if settled is Extended.CANCELLED:
             emit_line({"id": one.id, way: True, "cancelled": True})
-            _say(one, "cancelled: stop, and settle the job in any way")
+            _say(one, "cancelled: stop the run, then end the lease with any other command")
             code = code or CANCELLED
             continue
         emit_line({"id": one.id, way: settled is not False})
         if settled is False:
             _say(
                 one,
-                "the lease is over: the job was given to another, was cancelled or has ended. Drop "
-                "this run: it does not count",
+                "the lease is over: the job was given to another worker, was cancelled or has "
+                "ended. Drop this run: it does not count",
             )
             code = LOST
     if code:
@@ -262,13 +264,13 @@ def _say(lease: Lease, what: str) -> None:
 def extend(queue: str, url: str | None, id: str | None, token: str | None, seconds: float) -> None:
     """Keep a leased job for longer, while it runs.
 
-    The lease is read from stdin, as `holdfast lease` wrote it, or given with --id and --token.
+    Reads the lease from stdin, as `holdfast lease` printed it, or takes --id and --token.
     Exits with 4 when the lease is over: another worker may have the job, so drop this run. Exits
     with 5 when the job was cancelled: stop the run, then end the lease with any other command.
 
     DURATION is 90, 250ms, 5m or 1h30m; a number alone is seconds.
     """
-    leases = _held(queue, id, token)
+    leases = _given_leases(queue, id, token)
     opened = open_queue(queue, url)
     _settle(leases, "extended", lambda one: opened.extend(one, seconds))
 
@@ -298,9 +300,9 @@ def complete(
 ) -> None:
     """Mark a leased job as done.
 
-    The lease is read from stdin, as `holdfast lease` wrote it, or given with --id and --token.
-    Writes {"id": …, "completed": true}, for exactly one caller in the life of a job. Exits with 4,
-    and writes false, when the lease is over: another worker may have the job, so drop this run.
+    Reads the lease from stdin, as `holdfast lease` printed it, or takes --id and --token.
+    Prints {"id": …, "completed": true}, to exactly one caller in the life of a job. Exits with 4,
+    and prints false, when the lease is over: another worker may have the job, so drop this run.
     """
     if result is not None and result_file is not None:
         raise click.UsageError("give --result or --result-file, not both")
@@ -311,7 +313,7 @@ def complete(
             raise click.UsageError("--force goes with --id alone: it needs no lease")
         leases = [_lease(id, "-", "--id")]
     else:
-        leases = _held(queue, id, token)
+        leases = _given_leases(queue, id, token)
     kept = os.fsencode(result) if result is not None else None
     if result_file is not None:
         kept = result_file.read(MAX_RESULT_BYTES + 1)
@@ -333,12 +335,12 @@ def _force(queue: Queue, one: Lease, result: bytes | None) -> None:
         _say(
             one,
             "no job has this id: it was never added, or it ended and is not remembered. Check the "
-            f"id: `holdfast peek {visible(queue.name)}` shows those that wait",
+            f"id: `holdfast peek {visible(queue.name)}` shows the next jobs",
         )
     elif job.state == "ended":
         _say(
             one,
-            f"the job has ended before: {job.facts.outcome or 'completed'}. Nothing was changed",
+            f"the job has already ended: {job.facts.outcome or 'completed'}. Nothing was changed",
         )
     else:
         _say(one, f"the job cannot be completed: it is {job.state}. Nothing was changed")
@@ -353,20 +355,20 @@ _error_option = click.option("--error", help="Why the run failed; `holdfast show
 _error_file_option = click.option(
     "--error-file",
     type=click.File("rb"),
-    help="File, such as a log, whose end says why the run failed.",
+    help="Read the error from the end of this file, such as a log.",
 )
 
 
 def _reason(error: str | None, file: BinaryIO | None) -> str:
-    """Return why a run did not end well; of a long log its end."""
+    """Return the error; of a long file only its end."""
     if error is not None and file is not None:
         raise click.UsageError("give --error or --error-file, not both")
     if file is None:
         return error or "no reason was given"
-    with suppress(OSError):  # A pipe is read from where it is.
+    with suppress(OSError):  # A pipe cannot seek.
         file.seek(-MAX_ERROR_BYTES, os.SEEK_END)
-    said = file.read()[-MAX_ERROR_BYTES:].decode(errors="backslashreplace").strip()
-    return said[-MAX_ERROR_BYTES // 4 :] or "no reason was given"
+    text = file.read()[-MAX_ERROR_BYTES:].decode(errors="backslashreplace").strip()
+    return text[-MAX_ERROR_BYTES // 4 :] or "no reason was given"
 
 
 @click.command(
@@ -398,14 +400,14 @@ def retry(
 ) -> None:
     """Count a failure, and try a leased job again later.
 
-    The lease is read from stdin, as `holdfast lease` wrote it, or given with --id and --token. The
+    Reads the lease from stdin, as `holdfast lease` printed it, or takes --id and --token. The
     wait grows with each failure, unless --after or --at sets it. After --max-failures of
     `holdfast add` the job is marked as failed instead. Exits with 4 when the lease is over: another
     worker may have the job, so drop this run.
 
     DURATION is 90, 250ms, 5m or 1h30m; TIME is 2030-01-31T08:00, or seconds since 1970.
     """
-    leases, reason = _held(queue, id, token), _reason(error, error_file)
+    leases, reason = _given_leases(queue, id, token), _reason(error, error_file)
     opened = open_queue(queue, url)
 
     def again(one: Lease) -> None:
@@ -415,7 +417,7 @@ def retry(
 
 
 def _with_facts(queue: Queue, one: Lease) -> Lease:
-    """Return a lease with what the job says: how often it failed decides how long it waits."""
+    """Return the lease with the job's facts: the backoff depends on how often it failed."""
     job = queue.show(one.id)
     facts = job.facts if job and isinstance(job.facts, Facts) else NO_FACTS
     return Lease(one.id, b"", one.token, facts)
@@ -438,13 +440,13 @@ def fail(
     error: str | None,
     error_file: BinaryIO | None,
 ) -> None:
-    """Mark a leased job as failed, without another try.
+    """Mark a leased job as failed, without a retry.
 
-    The lease is read from stdin, as `holdfast lease` wrote it, or given with --id and --token. The
+    Reads the lease from stdin, as `holdfast lease` printed it, or takes --id and --token. The
     job stays, in the list of `holdfast failed`, until `holdfast revive` or `cancel`. Exits with 4
     when the lease is over: another worker may have the job, so drop this run.
     """
-    leases, reason = _held(queue, id, token), _reason(error, error_file)
+    leases, reason = _given_leases(queue, id, token), _reason(error, error_file)
     opened = open_queue(queue, url)
     _settle(leases, "failed", lambda one: opened.fail(one, error=reason))
 
@@ -458,7 +460,7 @@ def fail(
 )
 @_on_a_lease
 @click.option(
-    "--after", type=duration, metavar="DURATION", help="Hand it out again after this long."
+    "--after", type=duration, metavar="DURATION", help="Lease it again only after this long."
 )
 @click.option("--lapsed", metavar="REASON", help="Count a lapse: the run died without an answer.")
 def release(
@@ -471,12 +473,12 @@ def release(
 ) -> None:
     """Give a leased job back, without counting a failure.
 
-    The lease is read from stdin, as `holdfast lease` wrote it, or given with --id and --token. The
+    Reads the lease from stdin, as `holdfast lease` printed it, or takes --id and --token. The
     next worker gets the job at once, or after --after. Exits with 4 when the lease is over: another
     worker may have the job, so drop this run.
 
     DURATION is 90, 250ms, 5m or 1h30m; a number alone is seconds.
     """
-    leases = _held(queue, id, token)
+    leases = _given_leases(queue, id, token)
     opened = open_queue(queue, url)
     _settle(leases, "released", lambda one: opened.release(one, after=after, lapsed=lapsed))

@@ -1,4 +1,4 @@
-"""Import what a user names, and find what to run in it: MODULE:NAME, or all of a MODULE."""
+"""Import the modules that a user names, and find what to run in them: MODULE:NAME, or MODULE."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from holdfast.aqueue import AsyncQueue
-    from holdfast.queue import Queue
+    from holdfast.client.aio.queue import AsyncQueue
+    from holdfast.client.sync.queue import Queue
     from holdfast.worker import Worker
 
 HINT = "MODULE[:NAME]"
@@ -23,14 +23,14 @@ HINT = "MODULE[:NAME]"
 
 @dataclass(frozen=True)
 class Functions:
-    """The functions of a plain module: `handle`, and `handle_failure` where it has one."""
+    """The functions of a plain module: `handle`, and `handle_failure` if it has one."""
 
     handle: Callable[..., Any]
     handle_failure: Callable[..., Any] | None = None
 
 
 def load(module: str, param_hint: str) -> ModuleType:
-    """Return a module. An import inside it that fails is shown as Python does."""
+    """Import a module. An import that fails inside the module raises its own error."""
     if _is_file(module):
         parts = Path(module.removesuffix(".py")).parts
         meant = ".".join(part for part in parts if part.isidentifier())
@@ -46,7 +46,7 @@ def load(module: str, param_hint: str) -> ModuleType:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise click.BadParameter(
-            f"there is no module {module!r} here or installed", param_hint=param_hint
+            f"module {module!r} was not found, neither here nor installed", param_hint=param_hint
         ) from error
 
 
@@ -57,8 +57,8 @@ def _is_file(module: str) -> bool:
 def named(target: str, *, with_queue: bool) -> object:
     """Return what a target names: a Worker, a Queue, a function, or the Functions of a module.
 
-    Of a module without a name it is the one thing in it that can be run. `with_queue`: whether
-    the user says which queue to work on, so that functions are meant.
+    If the user gave --queue (`with_queue`), a MODULE alone stands for its functions. Otherwise it
+    stands for its only Worker, or its only queue with handlers.
     """
     module_name, colon, name = target.partition(":")
     wrong = not module_name or (colon and not name)
@@ -91,44 +91,44 @@ def _functions(module: ModuleType) -> Functions:
 
 
 def _only(module: ModuleType) -> Worker | Queue | AsyncQueue:
-    """Return the one Worker of a module, or its one queue that has handlers."""
-    from holdfast.aqueue import AsyncQueue  # noqa: PLC0415
-    from holdfast.queue import Queue  # noqa: PLC0415
+    """Return the only Worker of a module, or its only queue with handlers."""
+    from holdfast.client.aio.queue import AsyncQueue  # noqa: PLC0415
+    from holdfast.client.sync.queue import Queue  # noqa: PLC0415
     from holdfast.worker import Worker  # noqa: PLC0415
 
     workers: dict[str, Worker] = _in(module, Worker)
     queues: dict[str, Queue | AsyncQueue] = _in(module, Queue | AsyncQueue)
     able = {name: queue for name, queue in queues.items() if queue.handlers}
     if len(workers) == 1:
-        [(said, worker)] = workers.items()
-        others = [name for name, queue in able.items() if queue.name not in worker.queues]
+        [(name, worker)] = workers.items()
+        others = [other for other, queue in able.items() if queue.name not in worker.queues]
         if not others:
             return worker
-        told = f"a Worker, {said}, and handlers of a queue that it does not work on, {others[0]}"
+        found = f"a Worker, {name}, and handlers of a queue that it does not work on, {others[0]}"
     elif workers:
-        told = f"{len(workers)} workers, {_listed(workers)}"
+        found = f"{len(workers)} workers, {_listed(workers)}"
     elif len(able) == 1:
         return next(iter(able.values()))
     elif able:
-        told = f"{len(able)} queues with handlers, {_listed(able)}"
+        found = f"{len(able)} queues with handlers, {_listed(able)}"
         raise click.UsageError(
-            f"{module.__name__} has {told}: name one of them, or several: "
+            f"{module.__name__} has {found}: name one of them, or several: "
             f"holdfast work {' '.join(able)}"
         )
     elif callable(getattr(module, "handle", None)):
         raise click.UsageError(
-            f"{module.__name__} has a function handle: say which queue it works on with --queue"
+            f"{module.__name__} has a function handle: name the queue it works on with --queue"
         )
     else:
         bare = f"; {_listed(queues)} has no handlers" if queues else ""
         raise click.UsageError(
             f"{module.__name__} has no Worker, no Queue with handlers and no function handle{bare}"
         )
-    raise click.UsageError(f"{module.__name__} has {told}: say which one to run")
+    raise click.UsageError(f"{module.__name__} has {found}: name the one to run")
 
 
 def _in(module: ModuleType, kind: Any) -> dict[str, Any]:
-    """Return the objects of a kind in a module, each once, by how a user names them."""
+    """Return the objects of a kind in a module, each once, by their MODULE:NAME."""
     found: dict[int, tuple[str, Any]] = {}
     for name, value in vars(module).items():
         if isinstance(value, kind):

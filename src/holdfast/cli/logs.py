@@ -1,7 +1,7 @@
-"""What commands that run for long log, and to where: the application decides, if it does.
+"""Logging of long-running commands: as the application sets it up, else to stderr.
 
-`holdfast work` imports the application's module. If that sets up logging, as it would in a program
-of its own, this is the logging that counts. If it does not, lines go to stderr.
+`holdfast work` imports the application's module. If that sets up logging, as in a program of its
+own, its setup is used. If it does not, records go to stderr.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from holdfast.escaping import LOGGERS
 
 
 def log_to_stderr(level: str = "info") -> None:
-    """Log to stderr, unless somebody has set up logging already."""
+    """Log to stderr, unless logging is set up already."""
     logging.basicConfig(
         level=level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
     )
 
 
 class _Level(int):
-    """A level that is known again: to tell our own from one that the application set."""
+    """A level compared by identity, which shows whether the application has set another."""
 
 
 class _Kept(logging.Handler):
-    """Keeps records until it is known where they go."""
+    """Buffers records until logging is set up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,10 +38,10 @@ class _Kept(logging.Handler):
 
 @contextmanager
 def application_first(level: str | None) -> Iterator[None]:
-    """Let the block set up logging, and log to stderr after it where it did not.
+    """Use the logging that the block sets up; if it sets up none, log to stderr after it.
 
-    `level` is what the user asked for: of everything where the logging is ours, of Holdfast's lines
-    where it is the application's. What is logged in the block is written after it at the latest.
+    `level` is the user's choice. It applies to all records on stderr, but only to Holdfast's
+    records in the application's logging. Records of the block are written after it at the latest.
     """
     root, (ours, each_job) = logging.getLogger(), map(logging.getLogger, LOGGERS)
     for handler in ours.handlers[:]:
@@ -50,7 +50,7 @@ def application_first(level: str | None) -> Iterator[None]:
     kept, last_resort = _Kept(), logging.lastResort
     meanwhile = _Level(logging.getLevelName((level or "info").upper()))
     before = root.level
-    # Not a handler of the root: logging.basicConfig() of the application would do nothing then.
+    # A handler of the root would turn the application's logging.basicConfig() into a no-op.
     logging.lastResort = kept
     root.setLevel(meanwhile)
     try:
@@ -62,12 +62,11 @@ def application_first(level: str | None) -> Iterator[None]:
         if not root.handlers:
             log_to_stderr(level or "info")
             if level != "debug":
-                each_job.setLevel(
-                    logging.WARNING
-                )  # A line for each would cost more than short jobs.
+                # A line per job would cost more than a short job itself.
+                each_job.setLevel(logging.WARNING)
         elif level is not None:
             ours.setLevel(level.upper())
-        # dictConfig disables loggers that are there before, by default.
+        # By default dictConfig disables existing loggers.
         ours.disabled = each_job.disabled = False
         for record in kept.records:
             logger = logging.getLogger(record.name)

@@ -1,4 +1,4 @@
-"""Commands that look: ls, counts, workers, peek, failed, show, explain, result."""
+"""Commands that read: ls, counts, workers, peek, failed, show, explain, result."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from holdfast.cli.text import (
     table,
     write_raw,
 )
+from holdfast.client.sync.queue import Queue
+from holdfast.connection.server import Server
 from holdfast.errors import JobNotFound, ServerRefused
 from holdfast.escaping import visible
 from holdfast.job import Counts, Job, State
-from holdfast.queue import Queue
-from holdfast.server import Server
 
 COUNTED = ("ready", "delayed", "leased", "parked", "failed", "ended")
 
@@ -48,14 +48,16 @@ _WHEN = {
     "failed": "handled from",
     "ended": "remembered until",
 }
-"""What the time of a job says, where it has one."""
+"""What the `at` of a job means, by state."""
 
 _UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
-"""A time as `Queue.explain` writes it; here all times are local, in one form."""
+"""A time as `Queue.explain` writes it. The command line shows local times only."""
 
-raw_option = click.option("--raw", is_flag=True, help="Write payloads as they are, nothing else.")
-count_option = click.option("-n", "--count", default=10, show_default=True, help="How many.")
-first_option = click.option("--first", default=0, help="How many to leave out before.")
+raw_option = click.option("--raw", is_flag=True, help="Print only the payloads, byte for byte.")
+count_option = click.option(
+    "-n", "--count", default=10, show_default=True, help="How many to show."
+)
+first_option = click.option("--first", default=0, help="How many to skip.")
 
 
 def counts_json(counts: Counts) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def counts_json(counts: Counts) -> dict[str, Any]:
 
 
 def job_json(job: Job) -> dict[str, Any]:
-    """Return a job for JSON: what is the same for many, then all that it says of itself."""
+    """Return a job for JSON: what most jobs have, then its facts."""
     return {
         "id": job.id,
         "state": job.state,
@@ -88,8 +90,8 @@ def job_json(job: Job) -> dict[str, Any]:
 def ls(url: str | None, as_json: bool) -> None:
     """List the queues on a server.
 
-    Walks all keys of the database with SCAN, some at a time: nobody else has to wait. The user in
-    the URL needs +scan, and sees the queues that it may reach.
+    Walks all keys of the database with SCAN, in small steps that do not block other clients. The
+    user in the URL needs +scan, and sees only the queues that it may access.
     """
     server = opened(url)
     found = list(reached(server))
@@ -100,11 +102,11 @@ def ls(url: str | None, as_json: bool) -> None:
         (name + _paused(counts), *(getattr(counts, state) for state in COUNTED))
         for name, counts in found
     ]
-    table(("queue", *COUNTED), rows, right=COUNTED, none="no queues here")
+    table(("queue", *COUNTED), rows, right=COUNTED, none="no queues")
 
 
 def reached(server: Server) -> Iterator[tuple[str, Counts]]:
-    """Count the queues of a server, without those that are not for this user."""
+    """Yield the queues of a server with their counts, except those this user may not access."""
     for name in server.queues():
         try:
             yield name, Queue(name, server).counts()
@@ -137,7 +139,8 @@ def counts(queue: str, url: str | None, as_json: bool) -> None:
 def workers(queue: str, url: str | None, as_json: bool) -> None:
     """Show the workers of a queue.
 
-    It is a directory for people: whoever is in it said so, and for how long to believe it.
+    Workers register themselves, for a limited time. The list is for people: leases do not depend
+    on it.
     """
     found = open_queue(queue, url).workers()
     found.sort(key=lambda worker: (not worker.alive, -worker.alive_until))
@@ -159,12 +162,12 @@ def workers(queue: str, url: str | None, as_json: bool) -> None:
             for worker in found
         ],
         right=("pid", "running"),
-        none="nobody registered here",
+        none="no workers",
     )
 
 
-def _running(told: object) -> str:
-    return str(len(told)) if isinstance(told, list) else ""
+def _running(jobs: object) -> str:
+    return str(len(jobs)) if isinstance(jobs, list) else ""
 
 
 def _about(about: dict[str, Any]) -> str:
@@ -193,7 +196,7 @@ def _words(value: object) -> str:
     type=click.Choice(["ready", "delayed", "leased", "parked", "failed", "ended"]),
     default="ready",
     show_default=True,
-    help="Jobs of which state.",
+    help="Show jobs in this state.",
 )
 @first_option
 @raw_option
@@ -203,7 +206,7 @@ def peek(
 ) -> None:
     """Show the next jobs, or those in another state.
 
-    Takes none of them. With --raw each payload is followed by a line break.
+    Leases none of them. With --raw each payload is followed by a line break.
     """
     found = open_queue(queue, url).peek(count, state=cast("State", state), first=first)
     if as_json or raw:
@@ -247,7 +250,7 @@ def _write(found: list[Job], *, raw: bool) -> None:
 def failed(queue: str, url: str | None, count: int, first: int, raw: bool, as_json: bool) -> None:
     """Show failed jobs, with their errors.
 
-    They stay until somebody decides: `holdfast revive`, or `holdfast cancel`.
+    A failed job stays until `holdfast revive`, `holdfast cancel` or a failure handler.
     """
     source = open_queue(queue, url)
     found = source.failed(count, first=first)
@@ -277,7 +280,7 @@ def failed(queue: str, url: str | None, count: int, first: int, raw: bool, as_js
 @click.command(epilog=examples("show emails invoice-7", "show emails invoice-7 --raw > letter.bin"))
 @on_a_queue
 @click.argument("id")
-@click.option("--raw", is_flag=True, help="Write the payload as it is, and nothing else.")
+@click.option("--raw", is_flag=True, help="Print only the payload, byte for byte.")
 @json_option
 def show(queue: str, url: str | None, id: str, raw: bool, as_json: bool) -> None:
     """Show one job in full."""
@@ -303,7 +306,7 @@ def _about_job(job: Job) -> list[tuple[str, object]]:
         ("priority", job.priority),
         (when or "at", clock(job.at) if when else None),
         ("leased since", clock(job.leased_at)),
-        ("under", job.token),
+        ("token", job.token),
         ("jobs before it", job.behind),
         ("handler", facts.handler),
         ("request", facts.request),
@@ -320,9 +323,9 @@ def _about_job(job: Job) -> list[tuple[str, object]]:
 
 
 def _of(count: int | None, most: int | None) -> str | None:
-    """Return how often something happened, and how often it may; the one that was too many too.
+    """Return a count and its limit, also when the count is above it.
 
-    None where neither is kept, as the job has ended.
+    None if the job has ended, and its counts are gone.
     """
     if count is None:
         return None
@@ -365,30 +368,32 @@ def _as_clock(found: re.Match[str]) -> str:
 )
 @on_a_queue
 @click.argument("id")
-@click.option("--wait", type=duration, metavar="DURATION", help="Wait so long for the job to end.")
-@click.option("--raw", is_flag=True, help="Write the result as it is, and nothing else.")
+@click.option(
+    "--wait", type=duration, metavar="DURATION", help="Wait up to this long for the job to end."
+)
+@click.option("--raw", is_flag=True, help="Print only the result, byte for byte.")
 @json_option
 def result(
     queue: str, url: str | None, id: str, wait: float | None, raw: bool, as_json: bool
 ) -> None:
     """Show how a job ended, with its result.
 
-    A result is there where the job says --result-for. Exits with 1 when the job has not ended, or
-    not well.
+    A result is kept if the job was added with --result-for. Exits with 1 when the job has not
+    ended, or did not complete.
     """
     outcome = open_queue(queue, url).result(id, wait=wait)
     if outcome is None:
-        raise click.ClickException(f"{visible(id)}: it has not ended yet: see --wait")
+        raise click.ClickException(f"{visible(id)} has not ended yet: --wait waits for it")
     if as_json:
-        told = payload_json(outcome.result)
+        payload = payload_json(outcome.result)
         emit(
             {
                 "id": outcome.id,
                 "kind": outcome.kind,
                 "at": plain(outcome.at),
                 "error": outcome.error,
-                "result": told["data"],
-                **({"result_base64": told["data_base64"]} if "data_base64" in told else {}),
+                "result": payload["data"],
+                **({"result_base64": payload["data_base64"]} if "data_base64" in payload else {}),
             }
         )
     elif raw:

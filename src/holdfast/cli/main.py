@@ -3,8 +3,8 @@
 Commands are imported when they are used, so that `--help` and shell completion are quick.
 
     0    done
-    1    it could not be done; one line on stderr says why, and what to do
-    2    it was not understood: a wrong option, a wrong value
+    1    failed; one line on stderr says why, and what to do
+    2    usage error: a wrong option or value
     3    (lease) there is no job
     4    (complete, retry, fail, release, extend) the lease is over
     5    (extend) the lease is held, but the job was cancelled
@@ -30,18 +30,18 @@ from holdfast.escaping import visible
 INTERRUPTED: Final = 130
 
 NO_STDOUT: Final = "holdfast.no_stdout"
-"""Where the context of a command says whether stdout was closed when it began."""
+"""Key of `click.Context.meta`: whether stdout was closed at the start."""
 
 _SECTIONS: Final = {
     "Jobs": {
         "add": ("add", "Add jobs: one payload, a file, or a job per line."),
-        "work": ("work", "Run a worker until it is told to stop."),
+        "work": ("work", "Run a worker in the foreground."),
         "peek": ("look", "Show the next jobs, or those in another state."),
         "show": ("look", "Show one job in full."),
         "explain": ("look", "Say why a job is not running."),
         "result": ("look", "Show how a job ended, with its result."),
         "failed": ("look", "Show failed jobs, with their errors."),
-        "revive": ("manage", "Let failed jobs run again."),
+        "revive": ("manage", "Run failed jobs again."),
         "cancel": ("manage", "Cancel jobs."),
     },
     "Workers in any language": {
@@ -49,7 +49,7 @@ _SECTIONS: Final = {
         "extend": ("lease", "Keep a leased job for longer, while it runs."),
         "complete": ("lease", "Mark a leased job as done."),
         "retry": ("lease", "Count a failure, and try a leased job again later."),
-        "fail": ("lease", "Mark a leased job as failed, without another try."),
+        "fail": ("lease", "Mark a leased job as failed, without a retry."),
         "release": ("lease", "Give a leased job back, without counting a failure."),
     },
     "Queues": {
@@ -76,7 +76,7 @@ _SECTIONS: Final = {
         "bench": ("bench", "Measure a server's speed, in a few seconds."),
     },
 }
-"""Each command: the module that has it, and its short help."""
+"""Each command: its module and its short help."""
 
 _COMMANDS: Final = {
     name: found for commands in _SECTIONS.values() for name, found in commands.items()
@@ -84,7 +84,7 @@ _COMMANDS: Final = {
 
 
 class Suggesting(click.Group):
-    """Commands of which one that is misspelt is told what may be meant."""
+    """A group that suggests similar names for a misspelt command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -99,7 +99,7 @@ class Suggesting(click.Group):
 
 
 class Commands(Suggesting):
-    """Commands that are imported when needed, and whose errors are one line."""
+    """A group that imports commands when needed, and prints errors as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all commands."""
@@ -114,13 +114,13 @@ class Commands(Suggesting):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the commands by what they are about, without importing them."""
+        """List the commands by section, without importing them."""
         for section, commands in _SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(name, help) for name, (_, help) in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; what goes wrong is said in one line."""
+        """Run a command; print an error as one line."""
         try:
             return super().invoke(ctx)
         except InvalidArgument as error:
@@ -132,19 +132,19 @@ class Commands(Suggesting):
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.ENOSPC):
                 raise
-            # What could not be written shall not be tried again at exit.
+            # At exit Python flushes stdout: without this, it would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             if error.errno == errno.ENOSPC:
                 raise click.ClickException(f"cannot write: {error.strerror}") from error
-            ctx.exit()  # A reader that has enough is no error.
+            ctx.exit()  # The reader closed the pipe, as `head` does: not an error.
 
 
 def one_line(error: HoldfastError) -> str:
-    """Return an error for a terminal: names in it may hold anything."""
+    """Return an error as one line that is safe to print: names in it may hold anything."""
     text, _, _ = str(error).partition(" The log ends:\n")
     hint = ""
     if isinstance(error, ServerRefused | ServerUnavailable):
-        hint = ". `holdfast doctor` looks closer"
+        hint = ". Run `holdfast doctor` to check the server"
     return visible(text.rstrip(".")) + hint
 
 
@@ -162,23 +162,23 @@ Examples:
 @click.version_option(package_name="holdfast", prog_name="holdfast")
 @click.pass_context
 def main(ctx: click.Context) -> None:
-    """Add, run and manage jobs in Holdfast queues, which are kept by Redis or Valkey.
+    """Add, run and manage jobs in Holdfast queues on Redis or Valkey.
 
     Commands use the server in --url, else the one in HOLDFAST_URL, else the embedded server, which
     starts by itself. `holdfast COMMAND --help` shows options and examples.
     """
     ctx.meta[NO_STDOUT] = sys.stdout is None
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # It is closed: the next socket would get its number.
+        if getattr(sys, name) is None:  # Closed: the next socket would get its descriptor.
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123
-    # Without a buffer (PYTHONUNBUFFERED) Python takes a part that was written for the whole.
+    # Without a buffer (PYTHONUNBUFFERED) Python takes a partial write for a complete one.
     if isinstance(sys.stdout, io.TextIOWrapper) and isinstance(sys.stdout.buffer, io.RawIOBase):
         encoding, raw = sys.stdout.encoding, sys.stdout.detach()
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # No letter is worth a traceback.
+            stream.reconfigure(errors="backslashreplace")  # Never fail on a character.
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         ctx.color = False
-    # Warnings about a server are for programs; here `doctor` tells them. `work` sets up a log.
+    # Warnings about a server are for programs; here `doctor` shows them. `work` sets up logging.
     logging.getLogger("holdfast").addHandler(logging.NullHandler())

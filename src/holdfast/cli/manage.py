@@ -1,4 +1,4 @@
-"""Commands that steer a queue: revive, cancel, pause, resume, tidy, audit, repair, delete."""
+"""Commands that manage a queue: revive, cancel, pause, resume, tidy, audit, repair, delete."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from holdfast.cli.options import (
     yes_option,
 )
 from holdfast.cli.text import emit, many
+from holdfast.client.sync.queue import Queue
 from holdfast.escaping import visible
 from holdfast.job import Problem
-from holdfast.queue import Queue
 
 FAILED_PER_LOOK = 100
 
@@ -31,11 +31,11 @@ FAILED_PER_LOOK = 100
 @click.command(epilog=examples("revive emails invoice-7", "revive emails --all"))
 @on_a_queue
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Every job that is failed now.")
+@click.option("--all", "every", is_flag=True, help="Every failed job.")
 def revive(queue: str, url: str | None, ids: tuple[str, ...], every: bool) -> None:
-    """Let failed jobs run again.
+    """Run failed jobs again.
 
-    As if they never had run. Exits with 1 when one of them is not failed.
+    Their failures and lapses count from 0 again. Exits with 1 if one of the ids is not failed.
     """
     if bool(ids) == every:
         raise click.UsageError("give ids, or --all")
@@ -44,18 +44,18 @@ def revive(queue: str, url: str | None, ids: tuple[str, ...], every: bool) -> No
     others = [id for id in chosen if not opened.revive(id)]
     click.echo(f"{many(len(chosen) - len(others), 'job')} revived")
     if not every:
-        _tell_others(others, "is not failed")
+        _report(others, "is not failed")
 
 
 def _all_failed(queue: Queue) -> list[str]:
-    """Return the ids of all jobs that are failed, before any of them is moved."""
+    """Return the ids of all failed jobs, before any of them is revived."""
     ids: list[str] = []
     while some := queue.failed(FAILED_PER_LOOK, first=len(ids)):
         ids += [job.id for job in some]
     return ids
 
 
-def _tell_others(ids: list[str], what: str) -> None:
+def _report(ids: list[str], what: str) -> None:
     for id in ids:
         click.echo(f"{visible(id)}: {what}", err=True)
     if ids:
@@ -71,8 +71,8 @@ def _tell_others(ids: list[str], what: str) -> None:
 )
 @on_a_queue
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--matching", metavar="PAYLOAD", help="Every job that has exactly this payload.")
-@click.option("--waiting-only", is_flag=True, help="Leave jobs alone that run.")
+@click.option("--matching", metavar="PAYLOAD", help="Every job with exactly this payload.")
+@click.option("--waiting-only", is_flag=True, help="Do not cancel running jobs.")
 @yes_option
 def cancel(
     queue: str,
@@ -84,8 +84,9 @@ def cancel(
 ) -> None:
     """Cancel jobs.
 
-    What waits or has failed is gone. What runs is told, and ends as cancelled however it ends.
-    Exits with 1 when one of the ids could not be cancelled.
+    Waiting and failed jobs are removed at once. A running job is marked: its worker is notified,
+    and the job ends as cancelled, however its run ends. Exits with 1 if one of the ids could
+    not be cancelled.
     """
     if bool(ids) == (matching is not None):
         raise click.UsageError("give ids, or --matching PAYLOAD")
@@ -97,17 +98,18 @@ def cancel(
         click.echo(f"{many(count, 'job')} cancelled")
         return
     others = [id for id in ids if not opened.cancel(id, running=running)]
+    why = "it does not exist, has ended, or is already cancelled"
     click.echo(f"{many(len(ids) - len(others), 'job')} cancelled")
-    _tell_others(others, "was not cancelled: it is not there, has ended, or is cancelled already")
+    _report(others, f"was not cancelled: {why}{', or is running' if waiting_only else ''}")
 
 
 @click.command(epilog=examples("pause emails", "pause emails --create"))
 @on_a_queue
-@click.option("--create", is_flag=True, help="Also a queue that does not exist yet.")
+@click.option("--create", is_flag=True, help="Also pause a queue that does not exist yet.")
 def pause(queue: str, url: str | None, create: bool) -> None:
     """Stop handing out jobs until `resume`.
 
-    What is leased goes on, and jobs can be added.
+    Leased jobs go on, and jobs can be added.
     """
     hint = " To pause it before its first job, give --create"
     open_queue(queue, url, create=create, hint=hint).pause()
@@ -126,31 +128,33 @@ def resume(queue: str, url: str | None) -> None:
     )
 )
 @on_a_queue
-@click.option("--force", is_flag=True, help="Also reclaim right after a silence.")
+@click.option(
+    "--force", is_flag=True, help="Reclaim lapsed leases even if no client called for a while."
+)
 @click.option(
     "--held-longer-than",
     type=duration,
     metavar="DURATION",
-    help="Take back what is held for longer, leased or not.",
+    help="Take back jobs leased longer ago than this, even if extended.",
 )
 @click.option(
     "--failed-longer-than",
     type=duration,
     metavar="DURATION",
-    help="Drop what is failed for longer.",
+    help="Drop jobs that failed longer ago than this.",
 )
 @yes_option
 @json_option
 def tidy(queue: str, url: str | None, yes: bool, as_json: bool, **rules: Any) -> None:
     """Do a queue's upkeep now: due jobs, lapsed leases, old results.
 
-    Every lease does so by itself; this is for queues that nobody works on.
+    Every lease call does this too, so only a queue without workers needs it.
     """
     opened = open_queue(queue, url)
     if rules["failed_longer_than"] is not None:
         ask_first(f"Drop failed jobs of {visible(queue)} for good?", yes=yes)
     if rules["held_longer_than"] is not None:
-        ask_first(f"Take jobs of {visible(queue)} from those who run them?", yes=yes)
+        ask_first(f"Take jobs of {visible(queue)} away from their workers?", yes=yes)
     tidied = msgspec.structs.asdict(opened.tidy(**rules))
     if as_json:
         emit(tidied)
@@ -164,10 +168,10 @@ def tidy(queue: str, url: str | None, yes: bool, as_json: bool, **rules: Any) ->
 def audit(queue: str, url: str | None, as_json: bool) -> None:
     """Check a queue for damage; change nothing.
 
-    Exits with 1 when something is: `holdfast repair` mends it.
+    Exits with 1 if it finds problems: `holdfast repair` fixes them.
     """
     found = open_queue(queue, url).audit()
-    _tell_problems(found, "all is in order", as_json=as_json)
+    _print_problems(found, "no problems found", as_json=as_json)
     if found:
         click.get_current_context().exit(1)
 
@@ -178,12 +182,12 @@ def audit(queue: str, url: str | None, as_json: bool) -> None:
 def repair(queue: str, url: str | None, as_json: bool) -> None:
     """Repair what `audit` finds.
 
-    Walks every id. Nothing that has a payload is dropped.
+    Walks every id. Drops no job that has a payload.
     """
-    _tell_problems(open_queue(queue, url).repair(), "nothing was to be mended", as_json=as_json)
+    _print_problems(open_queue(queue, url).repair(), "nothing to repair", as_json=as_json)
 
 
-def _tell_problems(found: list[Problem], none: str, *, as_json: bool) -> None:
+def _print_problems(found: list[Problem], none: str, *, as_json: bool) -> None:
     if as_json:
         emit([msgspec.structs.asdict(problem) for problem in found])
         return
@@ -200,28 +204,31 @@ def _tell_problems(found: list[Problem], none: str, *, as_json: bool) -> None:
     "--idle-for",
     type=duration,
     metavar="DURATION",
-    help="Only if it is empty and was not used for so long; without QUEUE every such queue.",
+    help="Only if it is empty, not paused, and unused for this long. "
+    "Without QUEUE, remove all such queues.",
 )
 @yes_option
 def delete(queue: str | None, url: str | None, idle_for: float | None, yes: bool) -> None:
     """Remove a queue and everything in it."""
     if idle_for is not None:
-        _clear_away(queue, url, idle_for)
+        _delete_idle(queue, url, idle_for)
         return
     if queue is None:
-        raise click.UsageError("which queue? Name one, or say --idle-for")
+        raise click.UsageError("which queue? Give QUEUE, or --idle-for")
     found = open_queue(queue, url)
     counts = found.counts()
-    there = many(counts.waiting + counts.leased + counts.failed, "job")
-    ask_first(f"Remove {visible(queue)} with {there}, for good?", yes=yes)
+    jobs = many(counts.waiting + counts.leased + counts.failed, "job")
+    ask_first(f"Remove {visible(queue)} with {jobs}, for good?", yes=yes)
     found.delete()
 
 
-def _clear_away(queue: str | None, url: str | None, idle_for: float) -> None:
-    """Remove queues that are empty and unused; tell which. Nothing is lost with them."""
+def _delete_idle(queue: str | None, url: str | None, idle_for: float) -> None:
+    """Delete the given queue, or every queue, if it is empty and unused."""
     if queue is not None:
         if not open_queue(queue, url).delete(idle_for=idle_for):
-            raise click.ClickException(f"{visible(queue)}: not empty, paused, or used since: kept")
+            raise click.ClickException(
+                f"{visible(queue)} was kept: it is not empty, is paused, or was used recently"
+            )
         return
     server = opened(url)
     for name, _ in reached(server):

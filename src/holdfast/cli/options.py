@@ -1,4 +1,4 @@
-"""What commands take alike: a queue, a URL, durations, times, limits, whether to go on."""
+"""Arguments and options that commands share: queue, URL, durations, times, limits, --yes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any, Final, TypeVar
 import click
 
 from holdfast.cli.existing import check_exists
+from holdfast.client.sync.queue import Queue
+from holdfast.connection.server import Server
 from holdfast.escaping import visible
-from holdfast.queue import Queue
-from holdfast.server import Server
-from holdfast.server_directory import default_directory, default_notice
+from holdfast.server.directory import default_directory, default_notice
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATIENCE: Final = 3
-"""Seconds for which a command is tried again when the connection is lost: somebody waits."""
+"""Seconds to retry after the connection is lost. They are few, because a person waits."""
 
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|min|[smhdw]?)\s*")
 
 
 NONE: Final = -1
-"""No limit, which somebody said."""
+"""No limit, given explicitly as `none`."""
 
 
 def duration(text: str | float) -> float:
@@ -41,12 +41,12 @@ def duration(text: str | float) -> float:
             break
         total, end = total + float(found[1]) * _UNITS[found[2] or "s"], found.end()
     if not text or end != len(text):
-        raise click.BadParameter(f"{text!r} is no duration: 90, 1.5s, 5m, 2h, 1d, 1h30m")
+        raise click.BadParameter(f"{text!r} is not a duration: 90, 1.5s, 5m, 2h, 1d, 1h30m")
     return total
 
 
 def pause(text: str | float) -> float:
-    """Return seconds, more than 0."""
+    """Return seconds; refuse 0."""
     seconds = duration(text)
     if seconds <= 0:
         raise click.BadParameter("should be more than 0")
@@ -54,12 +54,12 @@ def pause(text: str | float) -> float:
 
 
 def duration_or_forever(text: str) -> float:
-    """Return seconds, which may be endless."""
+    """Return seconds, infinite for `forever`."""
     return math.inf if text == "forever" else duration(text)
 
 
 def instant(text: str) -> datetime | float:
-    """Return an instant: local where it names no zone."""
+    """Return an instant, in local time if the text has no zone."""
     try:
         return float(text)
     except ValueError:
@@ -68,12 +68,12 @@ def instant(text: str) -> datetime | float:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         raise click.BadParameter(
-            f"{text!r} is no time: 2030-01-31T08:00, 2030-01-31T08:00Z, or seconds since 1970"
+            f"{text!r} is not a time: 2030-01-31T08:00, 2030-01-31T08:00Z, or seconds since 1970"
         ) from None
 
 
 def limit(text: str) -> int:
-    """Return a number; `NONE` for none, as click's own None is what was not said."""
+    """Return a number, or `NONE` for none: in click, None means that the option was not given."""
     if text == "none":
         return NONE
     if not (text.isascii() and text.isdigit()):
@@ -90,7 +90,7 @@ _url_option = click.option(
 
 
 def _password_from(context: click.Context, _: click.Parameter, file: str | None) -> None:
-    """Let all that connects while this command runs take the password from a file."""
+    """Use the password in a file for all connections of this command."""
     if file is None:
         return
     names = ("HOLDFAST_PASSWORD", "HOLDFAST_PASSWORD_FILE")
@@ -115,16 +115,16 @@ _password_option = click.option(
 
 
 def url_option(command: F) -> F:
-    """Let a command take a URL, and a password that is not in it."""
+    """Add --url and --password-file to a command."""
     return _url_option(_password_option(command))
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def on_a_queue(command: F) -> F:
-    """Let a command take the name of a queue and a URL."""
+    """Add QUEUE, --url and --password-file to a command."""
     return queue_argument(url_option(command))
 
 
@@ -138,7 +138,7 @@ def opened(url: str | None) -> Server:
 
 
 def open_queue(name: str, url: str | None, *, create: bool = False, hint: str = "") -> Queue:
-    """Return the queue that a command is about; unless it may `create` it, it has to exist."""
+    """Return the queue of a command. It must exist, unless the command may `create` it."""
     queue = Queue(name, opened(url))
     if not create:
         check_exists(queue, hint=hint)
@@ -146,11 +146,11 @@ def open_queue(name: str, url: str | None, *, create: bool = False, hint: str = 
 
 
 def ask_first(question: str, *, yes: bool) -> None:
-    """Ask before something that cannot be undone; where nobody can answer, refuse."""
+    """Ask before something that cannot be undone; refuse if stdin is not a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Say so with --yes: nobody is here to ask.")
+        raise click.UsageError(f"{question} Confirm with --yes: stdin is not a terminal.")
     click.confirm(question, abort=True, err=True)
 
 

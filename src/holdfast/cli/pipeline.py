@@ -1,4 +1,4 @@
-"""`holdfast pipeline …`: requests over data on Spark, submitted, worked on and watched."""
+"""`holdfast pipeline …`: submit, run and watch requests over data on Spark."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ roots_option = click.option(
     multiple=True,
     default=(".",),
     metavar="DIRECTORY",
-    help="Where requests may read and write; may be repeated. By default here.",
+    help="A directory that requests may read and write; may be repeated. By default this one.",
 )
 transforms_option = click.option(
     "--transforms",
@@ -74,13 +74,13 @@ def pipeline() -> None:
 
 @contextmanager
 def _needs_spark() -> Iterator[None]:
-    """Tell how to install Spark where it is missing."""
+    """If Spark is missing, raise an error that says how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:
-        told = extras.missing("spark", error)
-        if isinstance(told, extras.MissingExtra):
-            raise click.ClickException(str(told)) from error
+        missing = extras.missing("spark", error)
+        if isinstance(missing, extras.MissingExtra):
+            raise click.ClickException(str(missing)) from error
         raise
 
 
@@ -101,14 +101,14 @@ def _handle(queue: str, url: str | None, id: str) -> Handle:
 
 
 def _existing(queue: str, url: str | None) -> Pipeline:
-    """Return the pipeline of a queue that somebody has used."""
+    """Return the pipeline of an existing queue."""
     found = _pipeline(queue, url)
     check_exists(found.queue)
     return found
 
 
 def _parameters(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> Any:  # noqa: ARG001
-    """Return `name=value` as names with values: JSON where it is, else text."""
+    """Return NAME=VALUE options as a dict. A value that is not JSON stays text."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -136,22 +136,28 @@ def _parameters(ctx: click.Context, param: click.Parameter, given: tuple[str, ..
 @click.argument("input", nargs=-1, required=True)
 @click.argument("output")
 @click.option("--param", "params", multiple=True, callback=_parameters, metavar="NAME=VALUE")
-@click.option("--id", help="Of the request; made up where none is given.")
-@click.option("--priority", type=int, default=50, show_default=True, help="0 to 99, high first.")
+@click.option("--id", help="The id of the request; generated if left out.")
+@click.option(
+    "--priority", type=int, default=50, show_default=True, help="0 to 99, higher runs sooner."
+)
 @click.option("--limit", type=as_limit, help="How many parts may run at a time.")
 @click.option("--part-size", default="128 MB", show_default=True)
-@click.option("--from", "format", metavar="FORMAT", help="Of the input; told by file names.")
+@click.option(
+    "--from", "format", metavar="FORMAT", help="Input format; by default from the file names."
+)
 @click.option("--option", "options", multiple=True, callback=_parameters, metavar="NAME=VALUE")
-@click.option("--schema", help="Of the input, such as 'id LONG, name STRING'.")
-@click.option("--to", "output_format", metavar="FORMAT", help="Of the output; else the input's.")
+@click.option("--schema", help="Schema of the input, such as 'id LONG, name STRING'.")
+@click.option(
+    "--to", "output_format", metavar="FORMAT", help="Output format; by default the input's."
+)
 @click.option(
     "--output-option", "output_options", multiple=True, callback=_parameters, metavar="NAME=VALUE"
 )
 @click.option("--mode", type=click.Choice(["error", "overwrite", "append"]), default="error")
-@click.option("--finish", help="A transform over what all parts wrote.")
+@click.option("--finish", help="A transform over the output of all parts.")
 @click.option("--finish-param", "finish_params", multiple=True, callback=_parameters)
-@click.option("--partial", is_flag=True, help="Publish what there is when parts have failed.")
-@click.option("--wait", is_flag=True, help="Follow it until it is over.")
+@click.option("--partial", is_flag=True, help="If parts fail, publish the output of the others.")
+@click.option("--wait", is_flag=True, help="Follow the request until it has ended.")
 @roots_option
 @transforms_option
 def submit(
@@ -166,7 +172,7 @@ def submit(
     limit: int | None,
     **options: Any,
 ) -> None:
-    """Ask for OUTPUT: INPUT, transformed. Prints the id of the request."""
+    """Submit a request that transforms INPUT into OUTPUT. Prints its id."""
     _load(modules)
     handle = _pipeline(queue, url, roots).submit(
         transform,
@@ -187,12 +193,14 @@ def submit(
 @on_a_queue
 @roots_option
 @transforms_option
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option("--memory", default="1g", show_default=True, help="Of the Spark driver.")
-@click.option("--concurrency", type=int, help="Parts at a time; else one for each core.")
+@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.option("--memory", default="1g", show_default=True, help="Memory of the Spark driver.")
+@click.option(
+    "--concurrency", type=int, help="How many parts to run at a time; by default one per core."
+)
 @click.option("--lease", type=duration, default="15s", show_default=True)
 @click.option("--grace", type=duration, default="30s", show_default=True)
-@click.option("--until-empty", is_flag=True, help="End when there is nothing to do.")
+@click.option("--until-empty", is_flag=True, help="Exit when there is nothing to do.")
 def work(
     queue: str,
     url: str | None,
@@ -205,14 +213,14 @@ def work(
     grace: float,
     until_empty: bool,
 ) -> None:
-    """Plan, run and publish requests until told to stop.
+    """Plan, run and publish requests.
 
-    SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once.
+    After SIGTERM or Ctrl-C it finishes what is running; a second one gives everything back at once.
     """
     _fix_hashes()
     with application_first(None):
         _load(modules)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # It tells of every call.
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # It logs every call.
     working = _pipeline(queue, url, roots)
     _check_transforms(modules)
     Worker(working.queue, concurrency=concurrency, lease=lease, grace=grace)  # Before Java starts.
@@ -269,11 +277,15 @@ def _session(name: str, master: str, memory: str) -> SparkSession:
 )
 @on_a_queue
 @id_argument
-@click.option("--follow", is_flag=True, help="Until it is over; exits with 0 when it is done.")
-@click.option("--every", type=pause, metavar="DURATION", default=1.0, help="Between two looks; 1s.")
+@click.option(
+    "--follow", is_flag=True, help="Follow it until it has ended; exits with 0 if it is done."
+)
+@click.option(
+    "--every", type=pause, metavar="DURATION", default=1.0, help="Time between two updates; 1s."
+)
 @json_option
 def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_json: bool) -> None:
-    """Show how far a request is."""
+    """Show the progress of a request."""
     handle = _handle(queue, url, id)
     if follow:
         _follow(handle, every, as_json)
@@ -316,27 +328,27 @@ def _builtins(progress: Progress) -> Any:
 
 
 def _line(progress: Progress) -> str:
-    said = [f"{progress.done:,} of {progress.parts:,} parts", progress.state]
+    words = [f"{progress.done:,} of {progress.parts:,} parts", progress.state]
     if progress.running:
-        said.append(f"{progress.running:,} running")
+        words.append(f"{progress.running:,} running")
     if progress.failed:
-        said.append(click.style(f"{progress.failed:,} failed", fg="red"))
+        words.append(click.style(f"{progress.failed:,} failed", fg="red"))
     if progress.rows_out:
-        said.append(f"{progress.rows_out:,} rows")
+        words.append(f"{progress.rows_out:,} rows")
     if progress.ends_at is not None and not progress.ended:
-        said.append(f"{seconds(max(0.0, progress.ends_at - time.time()))} left")
+        words.append(f"{seconds(max(0.0, progress.ends_at - time.time()))} left")
     if progress.error:
-        said.append(visible(progress.error))
+        words.append(visible(progress.error))
     if progress.waiting_because:
-        said.append(f"waiting because: {visible(progress.waiting_because)}")
-    return f"{progress_bar(round(progress.fraction * 100), 100)} {', '.join(said)}"
+        words.append(f"waiting because: {visible(progress.waiting_because)}")
+    return f"{progress_bar(round(progress.fraction * 100), 100)} {', '.join(words)}"
 
 
 @pipeline.command(epilog=examples("pipeline report reports timeline.png"))
 @on_a_queue
 @click.argument("picture", type=click.Path(dir_okay=False))
 def report(queue: str, url: str | None, picture: str) -> None:
-    """Draw which worker ran which part, and when, into PICTURE."""
+    """Draw which worker ran which part, and when, into the file PICTURE."""
     click.echo(_existing(queue, url).plot(picture))
 
 
@@ -348,15 +360,15 @@ def report(queue: str, url: str | None, picture: str) -> None:
 @id_argument
 @yes_option
 def cancel(queue: str, url: str | None, id: str, yes: bool) -> None:
-    """Let nothing more of a request run; nothing of it is published."""
+    """Cancel a request: no more parts run, and nothing is published."""
     ask_first(f"Cancel {visible(id)}?", yes=yes)
     if not _handle(queue, url, id).cancel():
-        raise click.ClickException(f"{visible(id)} is over already")
+        raise click.ClickException(f"{visible(id)} has already ended")
 
 
 @pipeline.command(epilog=examples("pipeline revive reports REQUEST"))
 @on_a_queue
 @id_argument
 def revive(queue: str, url: str | None, id: str) -> None:
-    """Let run again what failed: the plan, parts, or the publishing."""
-    click.echo(f"{_handle(queue, url, id).revive()} run again")
+    """Run again what failed: the plan, parts, or the publishing."""
+    click.echo(f"{_handle(queue, url, id).revive()} revived")

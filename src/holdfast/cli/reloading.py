@@ -1,7 +1,7 @@
-"""`holdfast work --reload`: start again when a file of the program changes. For development.
+"""`holdfast work --reload`: restart when a file of the program changes. For development.
 
-The worker is asked to stop, so handlers that run may finish; then the program is executed anew in
-the same process, with the arguments that it had.
+The worker stops gracefully, so running handlers may finish. Then the same process executes the
+program again, with the same arguments.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _INSTALLED: Final = tuple(
         str(Path(__file__).parents[1]),
     )
 )
-"""What is installed does not change while somebody writes a program; neither do we."""
+"""Not watched: installed packages and Holdfast do not change during development."""
 
 
 class Watch:
-    """The files of the modules that were imported, with the times at which they were changed."""
+    """The files of the imported modules, with the times of their last changes."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def look(self, *more: str) -> str | None:
-        """Return a file that changed since it was first seen, or None. `more` files to watch."""
+        """Return a file that changed since the first look, or None. `more` adds files to watch."""
         for file in {*self._seen, *_own_files(), *more}:
             with suppress(OSError):
                 changed = Path(file).stat().st_mtime_ns
@@ -61,7 +61,7 @@ def _own_files() -> Iterator[str]:
 
 @contextmanager
 def watched(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-    """Call `stop` when a file changes. What it gives says afterwards whether to start again."""
+    """Call `stop` when a file changes. Yields a function that tells whether to restart."""
     watch, over = Watch(), threading.Event()
     watch.look()
     changed: list[str] = []
@@ -69,7 +69,7 @@ def watched(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     def look() -> None:
         while not over.wait(LOOK_SECONDS):
             if file := watch.look():
-                log.info("%s changed: restarting when what runs is finished", file)
+                log.info("%s changed: restarting when running jobs are finished", file)
                 changed.append(file)
                 stop()
                 return
@@ -80,7 +80,7 @@ def watched(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
     before = signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
 
     def again() -> bool:
-        """Not after a signal: then somebody wants it to end."""
+        """Tell whether to restart: a file changed, and no signal asked the worker to stop."""
         with suppress(BlockingIOError):
             return bool(changed) and not set(os.read(ours, 100)) & {signal.SIGINT, signal.SIGTERM}
         return bool(changed)
@@ -98,27 +98,27 @@ def watched(stop: Callable[[], None]) -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def mended() -> Iterator[None]:
-    """Start again after the next change when the block raises: somebody is editing."""
+def restart_on_error() -> Iterator[None]:
+    """If the block raises, wait for the next change of a file, then restart."""
     try:
         yield
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001  # Whatever a module raises when it is imported.
+    except BaseException as error:  # noqa: BLE001  # An import may raise anything.
         if isinstance(error, click.ClickException):
             error.show()
         else:
             traceback.print_exc()
         watch, files = Watch(), set(_files_in(error, error.__traceback__))
         watch.look(*files)
-        click.echo("waiting for a change", err=True)
+        click.echo("waiting for a file to change", err=True)
         while not watch.look(*files):
             time.sleep(LOOK_SECONDS)
         restart()
 
 
 def _files_in(error: BaseException, frames: TracebackType | None) -> Iterator[str]:
-    """Return the files that an error leads through: the module that failed is not kept."""
+    """Yield the files in a traceback: a module that fails is not in sys.modules."""
     if isinstance(error, SyntaxError) and error.filename:
         yield error.filename
     while frames is not None:
@@ -127,7 +127,7 @@ def _files_in(error: BaseException, frames: TracebackType | None) -> Iterator[st
 
 
 def restart() -> NoReturn:
-    """Execute this program anew."""
+    """Replace this process with a new run of its program."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606

@@ -1,4 +1,4 @@
-"""`holdfast request …`: create requests, look at them, and steer them."""
+"""`holdfast request …`: create, watch and manage requests."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from holdfast.cli.text import (
     seconds,
     table,
 )
+from holdfast.client.status import Part, RequestStatus
 from holdfast.escaping import visible
-from holdfast.progress import Part, RequestStatus
 
 id_argument = click.argument("id", metavar="REQUEST")
 
@@ -55,7 +55,7 @@ def request() -> None:
 
 
 def status_json(status: RequestStatus) -> dict[str, Any]:
-    """Return how far a request is, for JSON."""
+    """Return the status of a request for JSON."""
     return {
         **msgspec.structs.asdict(status),
         "settled": status.settled,
@@ -68,9 +68,9 @@ def status_json(status: RequestStatus) -> dict[str, Any]:
 # ------------------------------------------------------------------ create
 
 _file_option = click.option(
-    "--file", type=click.File("rb"), help="A part for each line of this file, instead of stdin."
+    "--file", type=click.File("rb"), help="Make a part of each line of this file, instead of stdin."
 )
-_handler_option = click.option("--handler", help="The name of the function that shall run them.")
+_handler_option = click.option("--handler", help="Name of the handler that runs the parts.")
 
 
 @request.command(
@@ -84,26 +84,26 @@ _handler_option = click.option("--handler", help="The name of the function that 
 @click.argument("id", metavar="[REQUEST]", required=False)
 @_file_option
 @_handler_option
-@click.option("--limit", type=as_limit, metavar="N|none", help="How many parts run at a time.")
+@click.option("--limit", type=as_limit, metavar="N|none", help="How many parts may run at a time.")
 @click.option("--priority", type=int, help="0 to 99, higher runs sooner; 50 by default.")
 @click.option(
     "--on-failure",
     type=click.Choice(["continue", "fail_fast"]),
-    help="When a part fails: go on with the others, which is the default, or stop.",
+    help="When a part fails: go on with the others (the default), or stop the request.",
 )
 @click.option(
     "--keep-for",
     type=duration_or_forever,
     metavar="DURATION|forever",
-    help="How long its status and results are kept after the end; 1d by default.",
+    help="How long to keep its status and results after the end; 1d by default.",
 )
 @click.option(
     "--open-for",
     type=duration,
     metavar="DURATION",
-    help="It fails when it is not sealed after so long.",
+    help="Fail the request if it is not sealed within this time.",
 )
-@click.option("--open", "unsealed", is_flag=True, help="Leave it open: more parts come.")
+@click.option("--open", "unsealed", is_flag=True, help="Leave it open for more parts.")
 @json_option
 def create(
     queue: str,
@@ -117,14 +117,14 @@ def create(
 ) -> None:
     """Create a request: a part for each line.
 
-    Writes its id. Empty lines are left out. It is sealed at the end; when something goes wrong
-    before, it is cancelled. With --open it stays open for `request add` and `request seal`; called
-    again with the same lines it adds those that are missing.
+    Prints its id. Empty lines are skipped. At the end the request is sealed; after an error it is
+    cancelled. With --open it stays open for `request add` and `request seal`, and the same command
+    with the same lines adds only the missing parts.
     """
-    said = {name: value for name, value in options.items() if value is not None}
-    if said.get("limit") == NONE:
-        said["limit"] = None
-    asked = open_queue(queue, url, create=True).request(id, **said)
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.get("limit") == NONE:
+        given["limit"] = None
+    asked = open_queue(queue, url, create=True).request(id, **given)
     lines = each_line(file or sys.stdin.buffer)
     named: Any = {} if handler is None else {"handler": handler}
     if unsealed:
@@ -154,7 +154,7 @@ def add(
     handler: str | None,
     as_json: bool,
 ) -> None:
-    """Add a part for each line to a request that is open."""
+    """Add a part for each line to an open request."""
     opened = open_queue(queue, url)
     status = opened.request(id).status()
     asked = opened.request(id, append=True, priority=status.priority, limit=status.limit)
@@ -174,7 +174,7 @@ def add(
 @on_a_queue
 @json_option
 def ls(queue: str, url: str | None, as_json: bool) -> None:
-    """List the requests that are there, or remembered."""
+    """List the requests, also those remembered after their end."""
     found = open_queue(queue, url).requests()
     if as_json:
         emit([status_json(status) for status in found])
@@ -197,16 +197,16 @@ def ls(queue: str, url: str | None, as_json: bool) -> None:
 )
 @on_a_queue
 @id_argument
-@click.option("--parts", is_flag=True, help="Also what became of each part.")
+@click.option("--parts", is_flag=True, help="Also show how each part ended.")
 @json_option
 def show(queue: str, url: str | None, id: str, parts: bool, as_json: bool) -> None:
-    """Show how far a request is."""
+    """Show the status of a request."""
     asked = open_queue(queue, url).request(id)
     status = asked.status()
     found = list(asked.results()) if parts else []
     if as_json:
-        told = {"parts": [_part_json(part) for part in found]} if parts else {}
-        emit({**status_json(status), **told})
+        more = {"parts": [_part_json(part) for part in found]} if parts else {}
+        emit({**status_json(status), **more})
         return
     fields(_about(status))
     if parts:
@@ -220,7 +220,7 @@ def show(queue: str, url: str | None, id: str, parts: bool, as_json: bool) -> No
 
 
 def _part_json(part: Part) -> dict[str, Any]:
-    told = {
+    result = {
         name.replace("data", "result"): data for name, data in payload_json(part.result).items()
     }
     return {
@@ -228,7 +228,7 @@ def _part_json(part: Part) -> dict[str, Any]:
         "id": part.id,
         "state": part.state,
         "error": part.error,
-        **told,
+        **result,
     }
 
 
@@ -262,7 +262,7 @@ def _about(status: RequestStatus) -> list[tuple[str, object]]:
 @on_a_queue
 @id_argument
 @click.option(
-    "--every", type=pause, metavar="DURATION", default=1.0, help="How long between two looks; 1s."
+    "--every", type=pause, metavar="DURATION", default=1.0, help="Time between two updates; 1s."
 )
 @json_option
 def progress(queue: str, url: str | None, id: str, every: float, as_json: bool) -> None:
@@ -277,16 +277,16 @@ def progress(queue: str, url: str | None, id: str, every: float, as_json: bool) 
 
 
 def _line(status: RequestStatus) -> str:
-    said = [f"{status.settled:,} of {status.total:,}", status.state]
+    words = [f"{status.settled:,} of {status.total:,}", status.state]
     if status.failed:
-        said.append(click.style(f"{status.failed:,} failed", fg="red"))
+        words.append(click.style(f"{status.failed:,} failed", fg="red"))
     if not status.ended:
-        said.append(f"{status.running:,} running")
+        words.append(f"{status.running:,} running")
         if status.ends_at is not None:
-            said.append(f"{seconds(max(0, status.ends_at - status.asked_at))} left")
+            words.append(f"{seconds(max(0, status.ends_at - status.asked_at))} left")
     elif status.reason:
-        said.append(visible(status.reason))
-    return f"{progress_bar(status.settled, status.total)} {', '.join(said)}"
+        words.append(visible(status.reason))
+    return f"{progress_bar(status.settled, status.total)} {', '.join(words)}"
 
 
 # -------------------------------------------------------------------- steer
@@ -296,7 +296,7 @@ def _line(status: RequestStatus) -> str:
 @on_a_queue
 @id_argument
 def seal(queue: str, url: str | None, id: str) -> None:
-    """Say that no more parts come."""
+    """Seal a request: no more parts can be added."""
     open_queue(queue, url).request(id).seal()
 
 
@@ -305,13 +305,13 @@ def seal(queue: str, url: str | None, id: str) -> None:
 @id_argument
 @yes_option
 def cancel(queue: str, url: str | None, id: str, yes: bool) -> None:
-    """Let no more parts run."""
+    """Cancel a request: no more parts run."""
     asked = open_queue(queue, url).request(id)
     status = asked.status()
     left = many(status.total - status.settled, "part")
     ask_first(f"Cancel {visible(id)} with {left} to go?", yes=yes)
     if not asked.cancel():
-        raise click.ClickException(f"{visible(id)}: it has ended, or is being stopped already")
+        raise click.ClickException(f"{visible(id)}: it has ended, or is already being stopped")
 
 
 @request.command("set-limit", epilog=examples("request set-limit reports report-42 8"))
@@ -319,7 +319,7 @@ def cancel(queue: str, url: str | None, id: str, yes: bool) -> None:
 @id_argument
 @click.argument("limit", type=as_limit, metavar="N|none")
 def set_limit(queue: str, url: str | None, id: str, limit: int) -> None:
-    """Let so many parts run at a time; 0 holds it up."""
+    """Set how many parts may run at a time; 0 pauses the request."""
     open_queue(queue, url).request(id).set_limit(None if limit == NONE else limit)
 
 
@@ -328,7 +328,7 @@ def set_limit(queue: str, url: str | None, id: str, limit: int) -> None:
 @id_argument
 @click.argument("priority", type=int)
 def set_priority(queue: str, url: str | None, id: str, priority: int) -> None:
-    """Give it another priority: 0 to 99, higher runs sooner."""
+    """Set the priority of a request: 0 to 99, higher runs sooner."""
     open_queue(queue, url).request(id).set_priority(priority)
 
 
@@ -336,7 +336,7 @@ def set_priority(queue: str, url: str | None, id: str, priority: int) -> None:
 @on_a_queue
 @id_argument
 def revive(queue: str, url: str | None, id: str) -> None:
-    """Let its failed parts run again."""
+    """Run the failed parts of a request again."""
     opened = open_queue(queue, url)
     failed = [part.id for part in opened.request(id).results() if part.state == "failed"]
     revived = sum(opened.revive(part) for part in failed)

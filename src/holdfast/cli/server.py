@@ -1,4 +1,4 @@
-"""`holdfast server`, `holdfast doctor`: the embedded server, and any server looked at closely."""
+"""`holdfast server` runs the embedded server, `holdfast doctor` checks any server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import click
 from holdfast.cli.options import examples, json_option, url_option
 from holdfast.cli.text import emit
 from holdfast.doctor import Diagnosis, examine
-from holdfast.embedded import Embedded
 from holdfast.escaping import visible
-from holdfast.health import TIERS
-from holdfast.server_directory import default_owner
+from holdfast.server.directory import default_owner
+from holdfast.server.embedded import Embedded
+from holdfast.server.health import TIERS
 
 LOOK_SECONDS: Final = 2.0
 
@@ -28,12 +28,12 @@ _COLOURS: Final = {"durable": "green", "one-second": "yellow", "volatile": "red"
 def server(directory: str | None) -> None:
     """Run the embedded server in the foreground.
 
-    Without DIRECTORY it is the server that programs use where no URL is given: the one in the
-    nearest .holdfast directory, from here up to the home directory, else this user's.
+    Without DIRECTORY it is the server that programs use without a URL: the one in the nearest
+    .holdfast directory, from here up to the home directory, else this user's.
 
-    It needs no such process: it starts with its first user and stops after its last. This one is a
-    user, so that it stays. After Ctrl-C or SIGTERM it stops as soon as nobody else uses it. When it
-    is killed, it is started again.
+    The embedded server starts with the first process that uses it, and stops after the last. This
+    command is such a process, so the server keeps running, and is restarted if it is killed. After
+    Ctrl-C or SIGTERM the server stops when no other process uses it.
     """
     embedded = Embedded(directory)
     stop = threading.Event()
@@ -49,7 +49,7 @@ def server(directory: str | None) -> None:
             embedded.ensure()
     finally:
         embedded.leave()
-    click.echo("it stops when nobody else uses it", err=True)
+    click.echo("the server stops when no other process uses it", err=True)
 
 
 @click.command(
@@ -65,19 +65,19 @@ def server(directory: str | None) -> None:
 def doctor(queue: str | None, url: str | None, as_json: bool) -> None:
     """Check whether a server is safe for jobs, and what to change.
 
-    Changes nothing. Name a QUEUE where the user in the URL may reach only that one. Exits with 1
+    Changes nothing. Name a QUEUE if the user in the URL may access only that one. Exits with 1
     when the server cannot be used, or will lose jobs.
     """
     found = examine(url, queue=queue)
     if as_json:
         emit({**dataclasses.asdict(found), "sound": found.sound})
     else:
-        _tell(found)
+        _print(found)
     if not found.sound:
         click.get_current_context().exit(1)
 
 
-def _tell(found: Diagnosis) -> None:
+def _print(found: Diagnosis) -> None:
     named = f": {found.server}" if found.server else ""
     click.echo(visible(found.url + named))
     tier = click.style(found.tier, fg=_COLOURS[found.tier], bold=True)

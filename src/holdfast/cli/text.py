@@ -1,7 +1,7 @@
-"""What is written: names and payloads that cannot do anything to a terminal, tables, JSON, times.
+"""What commands print: payloads, tables, JSON, times.
 
-Whatever comes from a queue may hold escape sequences, line breaks or letters that turn the
-line around. They are shown, never obeyed.
+Text from a queue may hold escape sequences, line breaks or characters that reverse a line. They are
+escaped, so that they cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ CUT: Final = "…"
 FULL, EMPTY = "█", "░"
 
 
-# -------------------------------------------------------------------- what is not ours
+# -------------------------------------------------------------------- payloads
 
 
 def payload_line(data: bytes | None) -> str:
-    """Return a payload on one line; bytes that are no text are escaped."""
+    """Return a payload on one line; bytes that are not UTF-8 are escaped."""
     return "" if data is None else visible(data.decode(errors="backslashreplace"))
 
 
 def payload_lines(data: bytes) -> list[str]:
-    """Return a payload to be read: JSON is laid out, other text as it is, line by line."""
+    """Return a payload as lines: JSON is pretty-printed, other text keeps its own lines."""
     try:
         value = msgspec.json.decode(data)
         if isinstance(value, dict | list):
@@ -54,22 +54,22 @@ def write_raw(data: bytes) -> None:
 
 # -------------------------------------------------------------------- lines that change
 
-ANEW: Final = "\r\x1b[K"
-"""Begin the line anew."""
+CLEAR_LINE: Final = "\r\x1b[K"
+"""Go to the start of the line, and clear it."""
 
 
 def can_draw(stream: TextIO) -> bool:
-    """Tell whether what is written can be written over."""
+    """Tell whether printed lines can be overwritten."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def draw(text: str, *, err: bool = False) -> None:
-    """Move the cursor; also for those who want no colours (NO_COLOR)."""
+    """Print text that moves the cursor, also with NO_COLOR."""
     click.echo(text, nl=False, err=err, color=True)
 
 
 def fitted(line: str) -> str:
-    """Return a line that fits into the terminal: only the last row of one could be begun anew."""
+    """Return a line cut to one row: of a wrapped line only the last row could be overwritten."""
     most, bare = shutil.get_terminal_size().columns, click.unstyle(line)
     return line if _width(bare) <= most else _cut(bare, most)
 
@@ -78,7 +78,7 @@ def fitted(line: str) -> str:
 
 
 def emit(value: object) -> None:
-    """Write a value as JSON, in ASCII: nothing in it can do anything to a terminal."""
+    """Write a value as JSON, in ASCII, so that it cannot control the terminal."""
     click.echo(_json(plain(value), ascii_only=True))
 
 
@@ -93,7 +93,7 @@ def _json(value: object, *, ascii_only: bool) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: bytes are dealt with before, endless times are null."""
+    """Return a value that JSON can hold: infinite times become null, bytes escaped text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -106,7 +106,7 @@ def plain(value: Any) -> Any:
 
 
 def payload_json(data: bytes | None) -> dict[str, str | None]:
-    """Return a payload for JSON: as text where it is text, else in base64."""
+    """Return a payload for JSON: as text if it is UTF-8, else in base64."""
     if data is None:
         return {"data": None}
     try:
@@ -127,8 +127,8 @@ def table(
 ) -> None:
     """Write rows under headings; `right` are the headings of numbers.
 
-    On a terminal a line is cut where it ends, and what is in its middle when it takes more than a
-    quarter. `none` is what to say when there are no rows.
+    On a terminal, lines are cut to its width, and cells to a quarter of it, except in the first and
+    the last column. `none` is the message if there are no rows.
     """
     if not rows:
         click.echo(none, err=True)
@@ -144,7 +144,7 @@ def table_lines(
     right: Collection[str] = (),
     least: int = 0,
 ) -> list[str]:
-    """Return the lines of a table; `least` is how wide a column of numbers is at least."""
+    """Return the lines of a table; `least` is the minimum width of a column of numbers."""
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     cells = [[visible(cell) for cell in row] for row in rows]
     for row in cells:
@@ -167,7 +167,7 @@ def table_lines(
 
 
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
-    """Write names and values, one pair per line; those that are None are left out."""
+    """Write names and values, one pair per line, without values that are None."""
     given = [(name, visible(value)) for name, value in pairs if value is not None]
     width = max((len(name) for name, _ in given), default=0)
     for name, value in given:
@@ -190,7 +190,7 @@ def _cut(line: str, most: int) -> str:
 
 
 def progress_bar(done: int, total: int, width: int = 30) -> str:
-    """Return how much of something is done, as a bar."""
+    """Return a progress bar."""
     filled = width * done // total if total else width
     return FULL * filled + EMPTY * (width - filled)
 
@@ -199,7 +199,7 @@ def progress_bar(done: int, total: int, width: int = 30) -> str:
 
 
 def clock(at: float | None) -> str | None:
-    """Return an instant in local time, with its zone; None where there is none."""
+    """Return an instant in local time, with its zone."""
     if at is None:
         return None
     try:
@@ -228,5 +228,5 @@ def many(count: int, what: str) -> str:
 
 
 def limit(value: int | None) -> str:
-    """Return a limit that may be none; -1 is how a job says so."""
+    """Return a limit as text; None and -1, its value in a job's facts, mean no limit."""
     return "none" if value is None or value < 0 else str(value)

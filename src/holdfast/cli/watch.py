@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import click
 
-from holdfast.cli.existing import what_is_missing
+from holdfast.cli.existing import missing_error
 from holdfast.cli.look import counts_json, reached
 from holdfast.cli.options import examples, json_option, opened, pause, url_option
 from holdfast.cli.text import CUT, can_draw, draw, emit_line, table_lines
+from holdfast.client.sync.queue import Queue
 from holdfast.job import Counts, Totals
-from holdfast.queue import Queue
 
 SHOWN: Final = ("ready", "delayed", "leased", "parked", "failed")
 RATES: Final = {"added": "added/s", "completed": "done/s", "retried": "retried/s"}
@@ -24,19 +24,19 @@ UP, CLEAR = "\x1b[{}A", "\x1b[J"
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at a queue saw."""
+    """The counters of a queue at one time."""
 
     counts: Counts
     totals: Totals
     at: float
 
     def rates(self, before: Look | None) -> dict[str, float | None]:
-        """Return how much happened per second since another look."""
+        """Return the rates per second since an earlier look."""
         if before is None or self.at <= before.at:
             return dict.fromkeys(RATES)
         passed = self.at - before.at
         return {
-            # A queue that was deleted meanwhile begins anew.
+            # The totals of a queue that was deleted meanwhile start at 0 again.
             name: max(0, getattr(self.totals, name) - getattr(before.totals, name)) / passed
             for name in RATES
         }
@@ -48,22 +48,22 @@ class Look:
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1)
 @url_option
 @click.option(
-    "--every", type=pause, metavar="DURATION", default=1.0, help="How long between two looks; 1s."
+    "--every", type=pause, metavar="DURATION", default=1.0, help="Time between two updates; 1s."
 )
-@click.option("--times", type=click.IntRange(min=1), help="End after so many looks.")
+@click.option("--times", type=click.IntRange(min=1), help="Exit after this many updates.")
 @json_option
 def watch(
     queues: tuple[str, ...], url: str | None, every: float, times: int | None, as_json: bool
 ) -> None:
     """Watch counts and rates of queues, live.
 
-    All queues of the server, or those that are named. On a terminal in place, else a line per queue
-    and look. Ctrl-C ends it.
+    Shows all queues of the server, or those named. Updates in place on a terminal; else prints a
+    line per queue and update. Ctrl-C ends it.
     """
     server = opened(url)
     for name in queues:
-        if missing := what_is_missing(Queue(name, server)):
-            click.echo(f"{missing} Watching for it", err=True)
+        if missing := missing_error(Queue(name, server)):
+            click.echo(f"{missing} Waiting for it to appear", err=True)
     before: dict[str, Look] = {}
     screen = _Screen(live=can_draw(sys.stdout) and not as_json)
     looks = 0
@@ -87,7 +87,7 @@ def watch(
 
 
 class _Screen:
-    """Draws lines over those that it drew before, or below where that is no terminal."""
+    """Draws lines over the previous ones on a terminal, else below them."""
 
     def __init__(self, *, live: bool) -> None:
         self.live = live
@@ -96,7 +96,7 @@ class _Screen:
     def draw(self, lines: list[str]) -> None:
         if self.live and self._drawn:
             draw(UP.format(self._drawn) + "\r" + CLEAR)
-        # What has scrolled away cannot be drawn over.
+        # Lines that have scrolled away cannot be overwritten.
         room = max(1, shutil.get_terminal_size().lines - 2)
         if self.live and len(lines) > room + 1:
             lines = [*lines[:room], f"{CUT} and {len(lines) - room} more"]
@@ -123,7 +123,7 @@ def _lines(seen: dict[str, Look], before: dict[str, Look], *, heading: bool) -> 
         for name, look in seen.items()
     ]
     numbers = (*SHOWN, *RATES.values())
-    # Of one width, whatever is counted: what is piped shall stay in its columns.
+    # A fixed width keeps piped lines in columns, whatever their numbers.
     lines = table_lines(("queue", *numbers), rows, right=numbers, least=7)
     return lines if heading else lines[1:]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
-from holdfast.aqueue import AsyncQueue
-from holdfast.calling import Declared
 from holdfast.cli import reloading
 from holdfast.cli.loading import HINT, Functions, named
 from holdfast.cli.logs import application_first
 from holdfast.cli.options import duration, url_option
-from holdfast.queue import Queue
+from holdfast.client.aio.queue import AsyncQueue
+from holdfast.client.handlers import Declared
+from holdfast.client.sync.queue import Queue
 from holdfast.worker import Worker
 
 log = logging.getLogger("holdfast")
@@ -54,31 +54,35 @@ def _concurrency(value: str) -> int | str:
 @click.option(
     "--concurrency", type=_concurrency, metavar="N|auto", help="How many handlers run at a time."
 )
-@click.option("--recycle-after", type=int, help="Jobs after which a process is replaced.")
+@click.option("--recycle-after", type=int, help="Replace a process after this many jobs.")
 @click.option(
-    "--max-megabytes", type=int, help="What a process may have of its own, with all it started."
+    "--max-megabytes", type=int, help="Limit on the memory of a process and all that it started."
 )
-@click.option("--strict", is_flag=True, help="The first queue that has work, instead of turns.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Take jobs from the first queue that has any, instead of in turns.",
+)
 @click.option(
     "--lease",
     type=duration,
     metavar="DURATION",
-    help="How long until others get the jobs of a dead worker.",
+    help="How long until other workers get the jobs of a dead one.",
 )
 @click.option(
     "--grace",
     type=duration,
     metavar="DURATION",
-    help="How long it may take to finish after SIGTERM or Ctrl-C.",
+    help="How long running jobs may take to finish after SIGTERM or Ctrl-C.",
 )
-@click.option("--until-empty", is_flag=True, help="End when there is nothing to do.")
+@click.option("--until-empty", is_flag=True, help="Exit when there is nothing to do.")
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="What to log; info by default. If the module sets up logging: what Holdfast logs there.",
+    help="Log level; info by default. If the module sets up logging: only the level of Holdfast.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="The same as --log-level debug.")
-@click.option("--reload", is_flag=True, help="Start again when a file changes: for development.")
+@click.option("--reload", is_flag=True, help="Restart when a file changes: for development.")
 def work(
     targets: tuple[str, ...],
     until_empty: bool,
@@ -87,17 +91,17 @@ def work(
     reload: bool,
     **options: Any,
 ) -> None:
-    """Run a worker until it is told to stop.
+    """Run a worker in the foreground.
 
-    MODULE:NAME is a Worker, a Queue that has handlers, or with --queue a function. MODULE alone is
-    the one Worker in it, the one Queue that has handlers, or with --queue its functions handle
-    and handle_failure. Of several queues one worker runs the jobs.
+    MODULE:NAME is a Worker, a Queue with handlers or, with --queue, a function. MODULE alone stands
+    for the only Worker in it, the only Queue with handlers or, with --queue, its functions handle
+    and handle_failure. If several queues are named, one worker runs the jobs of all.
 
-    SIGTERM or Ctrl-C let it finish what runs; a second one gives all back at once. Exits with 0
-    when all that had begun was finished, else with 1.
+    After SIGTERM or Ctrl-C it finishes the running jobs; a second one gives them back at once.
+    Exits with 0 if all started jobs were finished, else with 1.
     """
     level = "debug" if verbose else log_level
-    with reloading.mended() if reload else nullcontext(), application_first(level):
+    with reloading.restart_on_error() if reload else nullcontext(), application_first(level):
         worker = _worker(targets, options)
     with ExitStack() as stack:
         again = stack.enter_context(reloading.watched(worker.ask_to_stop)) if reload else bool
@@ -106,16 +110,16 @@ def work(
         if again():
             reloading.restart()
     if clean:
-        log.info("stopped: everything that had begun was finished")
+        log.info("stopped: all started jobs were finished")
     else:
-        log.warning("stopped: jobs that were not finished were given back")
+        log.warning("stopped: unfinished jobs were given back")
     sys.exit(0 if clean else 1)
 
 
 def _worker(targets: tuple[str, ...], options: dict[str, Any]) -> Worker:
-    """Return the worker that is named, or one for the queues or the function that are."""
+    """Return the named worker, or a new one for the named queues or function."""
     queues, url = options.pop("queues"), options.pop("url")
-    # Not what is merely false: a grace of 0 is one.
+    # Compared with None, as --grace 0 is false too.
     given = {name: value for name, value in options.items() if value is not None}
     if not given["strict"]:
         del given["strict"]
@@ -123,7 +127,7 @@ def _worker(targets: tuple[str, ...], options: dict[str, Any]) -> Worker:
     if len(targets) > 1:
         _check_queues(targets, found)
     if isinstance(found[0], Worker):
-        _check_nothing_else(targets[0], [*given, *_said(queues, url)])
+        _check_nothing_else(targets[0], [*given, *_queue_options(queues, url)])
         return found[0]
     if isinstance(found[0], Queue | AsyncQueue):
         if queues or url:
@@ -134,7 +138,7 @@ def _worker(targets: tuple[str, ...], options: dict[str, Any]) -> Worker:
     functions = _functions(targets[0], found[0])
     if not queues:
         raise click.UsageError(
-            f"{targets[0]} is a function: say which queue it works on with --queue"
+            f"{targets[0]} is a function: name the queue it works on with --queue"
         )
     worker = Worker([Queue(name, url) for name in queues], **given)
     worker.handler(functions.handle)
@@ -143,17 +147,17 @@ def _worker(targets: tuple[str, ...], options: dict[str, Any]) -> Worker:
     return worker
 
 
-def _said(queues: tuple[str, ...], url: str | None) -> list[str]:
+def _queue_options(queues: tuple[str, ...], url: str | None) -> list[str]:
     return [name for name, value in (("queue", queues), ("url", url)) if value]
 
 
 def _check_queues(targets: tuple[str, ...], found: list[object]) -> None:
     for target, one in zip(targets, found, strict=True):
         if not isinstance(one, Queue | AsyncQueue):
-            kind = "a Worker" if isinstance(one, Worker) else "no queue"
+            kind = "a Worker" if isinstance(one, Worker) else "not a queue"
             raise click.UsageError(
-                f"{target} is {kind}: only queues can be worked on together. Start a process for "
-                "each of the others"
+                f"{target} is {kind}: only queues can share a worker. Start a process for each of "
+                "the others"
             )
 
 
@@ -161,18 +165,18 @@ def _check_nothing_else(target: str, given: list[str]) -> None:
     if given:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise click.UsageError(
-            f"{target} is a Worker, which has its options from where it is made, as its handlers "
-            f"were checked against them: set {options} there, or name its queue instead"
+            f"{target} is a Worker, which gets its options where it is made, as they are checked "
+            f"against its handlers: set {options} there, or name its queue instead"
         )
 
 
 def _functions(target: str, found: object) -> Functions:
-    """Return what runs jobs, of a function or of a module; refuse what cannot."""
+    """Return the functions of a target; refuse a target that cannot run jobs."""
     functions = found if isinstance(found, Functions) else None
     handle: object = functions.handle if functions else found
     if isinstance(handle, Declared):
         raise click.BadParameter(
-            f"{target} is a handler of a queue: name that queue, and all its handlers run",
+            f"{target} is a handler of a queue: name that queue, to run all its handlers",
             param_hint=HINT,
         )
     if not callable(handle):

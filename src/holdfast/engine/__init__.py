@@ -1,1 +1,1 @@
-"""The engine: one Lua file per transition, and the pure calls that address them."""
+"""The engine: one Lua file per transition, and the pure functions that make calls of them."""

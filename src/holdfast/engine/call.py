@@ -1,4 +1,4 @@
-"""What a call is made of: a script, its arguments as the wire has them, a reader of the reply."""
+"""A call: a script, its arguments as they are sent, and a function that reads the reply."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.engine.script import Script
+from holdfast.engine.scripts import Script
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class Call(Generic[T]):
@@ -33,29 +34,34 @@ class Call(Generic[T]):
         self.args = args
         self.read = read
         self.wait = wait
-        """Seconds to wait before the script runs,"""
+        """How many seconds to wait before the script runs."""
         self.listen = listen
-        """or until a wake is heard."""
+        """Whether a wake ends the wait early."""
         self.undo = undo
-        """What to call when the answer came but nobody is there any more to take it."""
+        """Makes the call that takes this one back, for an answer whose caller is gone."""
         self.ids = ids
-        """The ids that a refusal may point at."""
+        """The ids that a refusal refers to by number."""
+
+    def then(self, read: Callable[[T], A]) -> Call[A]:
+        """Return this call with another answer: `read` makes it of the first answer, or raises."""
+        first = self.read
+        return Call(self.script, self.args, lambda reply: read(first(reply)), ids=self.ids)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A job on its way into the queue, checked and encoded."""
+    """A job to be sent to the server, checked and encoded."""
 
     id: str
     payload: bytes
     fresh: bool
-    """The id was made here, so nobody else can have it."""
+    """Whether this process made the id, so that no other job can have it."""
     priority: int
     due: bytes
     options: bytes
     grouped: bool = False
-    """It is of a group."""
+    """Whether it belongs to a group."""
     request: str = ""
-    """The request that a staged row shall be a part of."""
+    """The request that a staged row becomes a part of."""
 
 
 Settle: TypeAlias = tuple[str, str, bytes | None]
@@ -63,7 +69,7 @@ Settle: TypeAlias = tuple[str, str, bytes | None]
 
 
 class Failed(NamedTuple):
-    """A run that did not end well."""
+    """A run that failed."""
 
     id: str
     token: str
@@ -71,17 +77,17 @@ class Failed(NamedTuple):
     """When it may be tried again, as `Entry.due`."""
     reason: bytes = b""
     raised: bytes = b""
-    """What was raised (see `failing.py`); b"" where nothing was."""
+    """The exception (see `failures.packed`); b"" if there was none."""
     handlings: bytes = b""
     """How often a failure handler may try (see `handlings_word`)."""
 
 
 Place: TypeAlias = tuple[int, int]
-"""Where a walk goes on: the number of a set, and a position in it."""
+"""Where a walk continues: the number of a set, and a position in it."""
 
 
 def groups_words(entries: Sequence[Entry]) -> list[bytes]:
-    """Write jobs as runs that share everything but id and payload."""
+    """Write jobs in groups of neighbours that share everything but id and payload."""
     args: list[bytes] = []
     size_at = run = 0
     last = None
@@ -103,7 +109,7 @@ _size = struct.Struct("<I").pack
 
 
 def frame(entries: Sequence[Entry]) -> bytes:
-    """Write jobs as a chunk (see read_chunk in staging.lua), those that are alike together."""
+    """Write jobs as a chunk (see read_chunk in staging.lua), in groups that share the options."""
     groups: dict[tuple[str, bool, int, bytes, bytes], list[bytes]] = {}
     for entry in entries:
         shared = (entry.request, entry.fresh, entry.priority, entry.due, entry.options)
@@ -119,7 +125,7 @@ def frame(entries: Sequence[Entry]) -> bytes:
 
 
 def join_words(words: Sequence[bytes]) -> bytes:
-    """Write how many words there are, and the words, each after its length."""
+    """Write the number of words, then each word after its length."""
     framed = [_size(len(words))]
     for word in words:
         framed += (_size(len(word)), word)
@@ -127,7 +133,7 @@ def join_words(words: Sequence[bytes]) -> bytes:
 
 
 def settles_words(settles: Sequence[Settle]) -> list[bytes]:
-    """Write settles as runs that present the same token."""
+    """Write settles in groups of neighbours that present the same token."""
     groups: list[tuple[str, list[bytes]]] = []
     last = None
     for id, token, _ in settles:
@@ -152,7 +158,7 @@ def results_words(settles: Sequence[Settle]) -> list[bytes]:
 
 
 def failures_words(failures: Sequence[Failed]) -> list[bytes]:
-    """Write settles that say why."""
+    """Write settles that carry a reason."""
     args: list[bytes] = []
     for id, token, due, reason, raised, handlings in failures:
         args += (token.encode(), id.encode(), due, reason, raised, handlings)
@@ -160,16 +166,16 @@ def failures_words(failures: Sequence[Failed]) -> list[bytes]:
 
 
 def handlings_word(most: int) -> bytes:
-    """Write how often a failure handler may try; -1 is any number of times."""
+    """Write how often a failure handler may try; -1 means any number of times."""
     return b"-" if most < 0 else b"%d" % most
 
 
 def place_words(place: Place) -> tuple[bytes, bytes]:
-    """Write where a walk goes on."""
+    """Write where a walk continues."""
     set_number, position = place
     return b"%d" % set_number, b"%d" % position if position else b""
 
 
 def flag(value: bool) -> bytes:
-    """Write yes or no."""
+    """Write a bool."""
     return b"1" if value else b"0"

@@ -1,7 +1,7 @@
 """The calls of the engine: which script, which arguments, how to read the reply. No I/O.
 
-A `Call` is made here, carried to the server by `server.py` (or `aserver.py`), and read
-here again. Each function bears the name of its transition and of its Lua file.
+A `Call` is made here and sent to the server by `holdfast.connection`; its reply is read here.
+Each function has the name of its transition and of its Lua file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from holdfast.engine.replies import (
     read_shown,
     read_worker,
 )
-from holdfast.engine.script import MAX_JOBS
 from holdfast.engine.scripts import (
     ADD,
     ADD_GROUPED,
@@ -53,6 +52,7 @@ from holdfast.engine.scripts import (
     FAIL,
     LEASE,
     LEASE_WITH_RESULTS,
+    MAX_JOBS,
     PAUSE,
     PEEK,
     RECALL,
@@ -102,7 +102,7 @@ def _nothing(_reply: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What a lease call brought."""
+    """The answer to a lease call."""
 
     leases: Leases
     ask_again: float
@@ -111,13 +111,13 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """What is known of a schedule."""
+    """The last tick of a schedule, and what a call of `tick` added."""
 
     now: int
     last: int | None
-    """The last tick that was made before the call."""
+    """The last tick before the call."""
     receipts: list[Receipt] | None = None
-    """What became of the jobs; None where somebody else was first."""
+    """The receipts of the jobs; None if another scheduler was first."""
 
 
 # ---------------------------------------------------------------- transitions
@@ -135,7 +135,7 @@ def add(entries: Sequence[Entry], *, on_conflict: str = "ignore") -> Call[list[R
 
 
 def update(entries: Sequence[Entry], how: bytes) -> Call[list[Receipt]]:
-    """Add jobs; change those whose id is taken (`how`: see `update_of` in adding.lua)."""
+    """Add jobs; if an id is taken, change that job (`how`: see `update_of` in adding.lua)."""
     return Call(
         UPDATE,
         [how, *groups_words(entries)],
@@ -147,7 +147,7 @@ def update(entries: Sequence[Entry], how: bytes) -> Call[list[Receipt]]:
 def tick(
     schedule: str, seen: int | None = -1, tick: int = 0, entries: Sequence[Entry] = ()
 ) -> Call[Ticks]:
-    """Make ticks of a schedule if the last one is that which was seen; -1 only looks."""
+    """Make ticks of a schedule if its last tick is `seen`; -1 only looks."""
 
     def read(reply: list[bytes]) -> Ticks:
         now, last, flags = reply
@@ -168,9 +168,9 @@ def lease(
     complete: Sequence[Settle] = (),
     wait: float = 0,
 ) -> Call[Granted]:
-    """Complete what is done and lease the best jobs, up to `count`.
+    """Complete finished jobs, then lease the best jobs, up to `count`.
 
-    A call that carries a result is refused by a full server, and then leases nothing either.
+    A full server refuses a call that carries a result. The call then leases nothing either.
     """
 
     def read(reply: list[Any]) -> Granted:
@@ -184,7 +184,7 @@ def lease(
     args = [token.encode(), b"%d" % lease_ms, b"%d" % count, flag(to_the_back), flag(failed)]
     args += [*settles_words(complete), *results_words(complete)]
     script = LEASE_WITH_RESULTS if _has_results(complete) else LEASE
-    # A wake tells of ready jobs: who wants failed ones must not take it from the others.
+    # A wake announces ready jobs: a client that wants failed jobs must not take it from others.
     return Call(script, args, read, wait=wait, listen=not failed, undo=undo)
 
 
@@ -196,7 +196,7 @@ def complete(
 ) -> Call[list[bool]]:
     """Complete jobs; with `add`, complete one and add its follow-ups.
 
-    A full server takes neither results nor follow-ups.
+    A full server refuses results and follow-ups.
     """
     args = [flag(force), *settles_words(settles), *results_words(settles), *groups_words(add)]
     script = COMPLETE_WITH_RESULTS if _has_results(settles) else COMPLETE
@@ -222,7 +222,7 @@ def release(
 
 
 def retry(failures: Sequence[Failed]) -> Call[list[bool]]:
-    """Count a failure of each and try again later, or fail what has spent its failures."""
+    """Count a failure of each job. Retry it later, or fail it if its failures are spent."""
     return Call(RETRY, failures_words(failures), read_flags)
 
 
@@ -232,7 +232,7 @@ def fail(failures: Sequence[Failed]) -> Call[list[bool]]:
 
 
 def extend(settles: Sequence[Settle], lease_ms: int) -> Call[list[Extended]]:
-    """Let leases lapse later."""
+    """Extend leases."""
     return Call(
         EXTEND,
         [b"%d" % lease_ms, *settles_words(settles)],
@@ -241,14 +241,14 @@ def extend(settles: Sequence[Settle], lease_ms: int) -> Call[list[Extended]]:
 
 
 def cancel(ids: Sequence[str], *, running: bool = True) -> Call[list[bool]]:
-    """Let jobs not run again; True where this call is the reason."""
+    """Cancel jobs; True for each that this call cancelled."""
     return Call(CANCEL, [flag(running), *(id.encode() for id in ids)], read_flags)
 
 
 def cancel_matching(
     payload: bytes, *, running: bool = True, place: Place = (1, 0), count: int = MAX_JOBS
 ) -> Call[tuple[int, Place | None]]:
-    """Cancel the jobs with this payload among `count` ids; return how many, and where to go on."""
+    """Cancel the jobs with this payload among `count` ids. Return how many, and the next place."""
 
     def read(reply: list[int]) -> tuple[int, Place | None]:
         cancelled, following, position = reply
@@ -259,12 +259,12 @@ def cancel_matching(
 
 
 def revive(ids: Sequence[str]) -> Call[list[bool]]:
-    """Let failed jobs run again, as if they never had."""
+    """Make failed jobs ready again, with counts of zero."""
     return Call(REVIVE, [id.encode() for id in ids], read_flags)
 
 
 def set_result(id: str, result: bytes) -> Call[str]:
-    """Store the result of a job: '1', '0' when there is no job, 'n' when it keeps none."""
+    """Store the result of a job. Returns '1', '0' for an unknown id, 'n' if the job keeps none."""
     return Call(SET_RESULT, [id.encode(), result], lambda reply: str(reply[0].decode()))
 
 
@@ -276,9 +276,9 @@ def recall(
     position: int = 0,
     count: int = MAX_JOBS,
 ) -> Call[tuple[int, int]]:
-    """Take back the leases of a holder, or those held for longer than this.
+    """Take back the leases of a holder, or the leases held for longer than this.
 
-    Returns how many, and the position in `leased` at which to go on, 0 at the end.
+    Returns how many, and the position in `leased` at which to continue, 0 at the end.
     """
     longer = b"" if longer_than_ms is None else b"%d" % longer_than_ms
     place = b"%d" % position if position else b""
@@ -287,17 +287,17 @@ def recall(
 
 
 def register(holder: str, alive_ms: int, about: bytes) -> Call[None]:
-    """Put a worker into the directory."""
+    """Register a worker in the directory."""
     return Call(REGISTER, [holder.encode(), b"%d" % alive_ms, about], _nothing)
 
 
 def workers() -> Call[list[WorkerInfo]]:
-    """List the workers that are in the directory."""
+    """List the workers in the directory."""
 
     def read(reply: list[bytes]) -> list[WorkerInfo]:
         now = int(reply[0])
-        told = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
-        found = (read_worker(holder, entry, held, now) for holder, entry, held in told)
+        entries = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
+        found = (read_worker(holder, entry, held, now) for holder, entry, held in entries)
         return sorted(filter(None, found), key=lambda worker: worker.holder)
 
     return Call(WORKERS, [], read)
@@ -305,19 +305,19 @@ def workers() -> Call[list[WorkerInfo]]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one call of tidy moved."""
+    """How much one call of tidy moved."""
 
     moved: Tidied
     staging: int
-    """Of what is staged or claimed how much was seen to; it is worth asking until it is 0."""
+    """How many entries of `staging` were processed; it is worth asking again until it is 0."""
     unpublished: bool
-    """Something is committed, and waits to be published."""
+    """Whether committed rows wait to be published."""
 
 
 def tidy(
     *, to_the_back: bool = False, force: bool = False, failed_for_ms: int | None = None
 ) -> Call[Step]:
-    """Promote, reclaim, prune, drop what failed long ago: at most MAX_JOBS of each."""
+    """Promote, reclaim, prune, and drop jobs that failed long ago: at most MAX_JOBS of each."""
     longer = b"" if failed_for_ms is None else b"%d" % failed_for_ms
     args = [flag(to_the_back), flag(force), longer]
     return Call(TIDY, args, lambda reply: Step(Tidied(*reply[:5]), reply[5], bool(reply[6])))
@@ -325,14 +325,14 @@ def tidy(
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """One chunk of a repair; `following` is where to go on, None at the end."""
+    """One chunk of a repair; `following` is where to continue, None at the end."""
 
     done: list[Problem]
     following: tuple[int, bytes] | None
 
 
 def repair(place: tuple[int, bytes] = (1, b""), count: int = 250) -> Call[Repaired]:
-    """Mend what is broken about up to `count` ids."""
+    """Repair up to `count` ids."""
 
     def read(reply: list[Any]) -> Repaired:
         done, stage, position = reply
@@ -359,7 +359,7 @@ def resume() -> Call[None]:
 
 
 def delete(idle_ms: int | None = None) -> Call[bool]:
-    """Remove the queue and everything in it; or only when it is empty and was not used so long."""
+    """Remove the queue and everything in it; with `idle_ms`, only if it is empty and unused."""
     return Call(DELETE, [b"" if idle_ms is None else b"%d" % idle_ms], bool)
 
 
@@ -374,18 +374,18 @@ def counts() -> Call[Counts]:
 
 
 def totals() -> Call[Totals]:
-    """Tell how often what happened."""
+    """Return the lifetime counters."""
     return Call(TOTALS, [], lambda reply: Totals(*reply))
 
 
 def rights() -> Call[list[str]]:
-    """Name the commands that this user may not run on this queue."""
+    """Return the commands that this user may not run on this queue."""
     return Call(RIGHTS, [], lambda reply: [name.decode() for name in reply])
 
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """One chunk of an audit; `following` is where to go on, None at the end."""
+    """One chunk of an audit; `following` is where to continue, None at the end."""
 
     problems: list[Problem]
     following: tuple[int, int] | None
@@ -393,13 +393,13 @@ class Audited:
     totals: list[int]
     tallies: list[int]
     records: dict[str, Record]
-    """What the requests of this chunk say of themselves,"""
+    """The records of the requests in this chunk."""
     fellows: dict[tuple[str, str], int]
-    """and how many jobs of a request are in a set."""
+    """How many jobs each request has in each set."""
 
 
 def audit(place: Place = (1, 0), count: int = MAX_JOBS) -> Call[Audited]:
-    """Look at up to `count` ids from a place on; a place is a set and a position in it."""
+    """Check up to `count` ids from a place on; a place is a set and a position in it."""
 
     def read(reply: list[Any]) -> Audited:
         problems, following, position, stamp, totals, tallies, records, fellows = reply
@@ -426,18 +426,18 @@ def audit(place: Place = (1, 0), count: int = MAX_JOBS) -> Call[Audited]:
 
 
 def show(id: str) -> Call[Shown | None]:
-    """Tell all that is known about one job."""
+    """Return everything that is stored about one job."""
     return Call(SHOW, [id.encode()], lambda reply: read_shown(id, reply))
 
 
 def peek(state: State, first: int, count: int) -> Call[list[Job]]:
-    """Return jobs of one state in its order, without taking them: as many as fit into a reply."""
+    """Return jobs of one state in its order, without leasing them: as many as fit into a reply."""
     args = [_LETTERS[state], b"%d" % first, b"%d" % count]
     return Call(PEEK, args, lambda reply: read_jobs(state, reply))
 
 
 def peek_page(state: State, first: int, count: int) -> Call[tuple[list[Job], bool]]:
-    """Do the same, and tell whether there are more that did not fit."""
+    """Return the same jobs, and whether some did not fit into the reply."""
     page = peek(state, first, count)
     return Call(PEEK, page.args, lambda reply: (page.read(reply), reply[5] == 1))
 

@@ -1,4 +1,4 @@
-"""What scripts reply, as values. No I/O."""
+"""The replies of scripts as values. No I/O."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _decode_about = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
 def read_flags(reply: list[bytes]) -> list[bool]:
-    """Return whether each settle, or each id, counted."""
+    """Return for each settle, or each id, whether it took effect."""
     return [FLAG[flag] for flag in reply[0]]
 
 
 def read_receipts(entries: Sequence[Entry], reply: list[bytes]) -> list[Receipt]:
-    """Return what became of each job that was added."""
+    """Return a receipt for each job that was sent."""
     if reply[0].count(b"1") == len(entries):
         return [Receipt(entry.id) for entry in entries]
     return [
@@ -62,15 +62,15 @@ def read_receipts(entries: Sequence[Entry], reply: list[bytes]) -> list[Receipt]
 
 
 def read_facts(packed: bytes) -> Facts:
-    """Return what is kept about a job beside its payload."""
+    """Return what is stored about a job beside its payload."""
     try:
         return _decode_facts(packed) if packed else NO_FACTS
     except msgspec.MsgspecError:
-        return NO_FACTS  # Somebody else wrote there: the job is worth more than its facts.
+        return NO_FACTS  # Another program wrote them. The job can run without its facts.
 
 
 def read_ended_facts(packed: bytes) -> EndedFacts:
-    """Return what is kept about a job that has ended."""
+    """Return what is stored about a job that has ended."""
     try:
         return _decode_ended_facts(packed) if packed else NO_ENDED_FACTS
     except msgspec.MsgspecError:
@@ -80,12 +80,12 @@ def read_ended_facts(packed: bytes) -> EndedFacts:
 def read_leases(
     token: str, ids: list[bytes], payloads: list[bytes], facts: list[bytes]
 ) -> list[Lease]:
-    """Return jobs that were leased under a token. Where no job has facts, `facts` is empty."""
+    """Return the jobs that were leased under a token. `facts` is empty if no job has any."""
     if not facts:
         return [
             Lease(id.decode(), payload, token) for id, payload in zip(ids, payloads, strict=True)
         ]
-    known = {fact: read_facts(fact) for fact in set(facts)}  # Those of most parts are alike.
+    known = {fact: read_facts(fact) for fact in set(facts)}  # Most parts have equal facts.
     return [
         Lease(id.decode(), payload, token, known[fact])
         for id, payload, fact in zip(ids, payloads, facts, strict=True)
@@ -93,14 +93,14 @@ def read_leases(
 
 
 def read_problem(id: bytes, what: bytes) -> Problem:
-    """Return what is, or was, wrong with an id."""
+    """Return a problem that `audit` or `repair` found."""
     return Problem(id.decode(errors="backslashreplace"), what.decode())
 
 
 def read_worker(holder: bytes, entry: bytes, held: bytes, now_ms: int) -> WorkerInfo | None:
-    """Return an entry of the directory; None where somebody else wrote it.
+    """Return an entry of the directory of workers; None if it cannot be read.
 
-    `held` tells which of the jobs that it runs it still holds: the others have ended since.
+    `held` has one flag per running job of the entry: whether the worker still holds it.
     """
     until, _, about = entry.partition(b" ")
     try:
@@ -117,44 +117,44 @@ def read_worker(holder: bytes, entry: bytes, held: bytes, now_ms: int) -> Worker
 class Record(msgspec.Struct, frozen=True):
     """What the engine keeps about a request or group: doubles in this order, then the reason.
 
-    Of a time 0 is: not yet.
+    A time of 0 means: not yet.
     """
 
     group: int = 0
     """1 for a group."""
     priority: int = 50
     limit: int = -1
-    """How many may run at a time, -1 for any number."""
+    """How many parts or jobs may run at a time, -1 for any number."""
     fail_fast: int = 0
     keep_for_ms: int = 0
     total: int = 0
-    """Parts so far; the jobs of a group."""
+    """Parts so far; for a group, its jobs."""
     parked: int = 0
     running: int = 0
     failed: int = 0
-    """Those that stand in `failed`."""
+    """Parts that are in `failed`."""
     done: int = 0
     handled: int = 0
-    """Those that had failed, and somebody dealt with it."""
+    """Failed parts that were completed afterwards, as a failure handler does."""
     cancelled: int = 0
     results: int = 0
-    """How many results of parts are kept."""
+    """How many results of its parts are stored."""
     sealed: int = 0
     endings: int = 0
     walked: int = 0
-    """How far its parts were gone through, to empty or to forget it."""
+    """How many of its parts were walked so far, to empty or to forget it."""
     forgotten: int = 0
-    """Of how many parts it is no longer kept how they ended."""
+    """How many endings of its parts were forgotten."""
     opened_at: int = 0
     first_at: int = 0
     last_at: int = 0
     ended_at: int = 0
     stopping: int = 0
-    """How it is to end: see ENDINGS."""
+    """How it will end (see ENDINGS), while it is being stopped."""
     outcome: int = 0
-    """How it ended."""
+    """How it ended (see ENDINGS)."""
     turn: int = 0
-    """Its rank in `turns`, while it is there."""
+    """Its rank in `turns`; 0 while it has no turn."""
     reason: str = ""
 
 
@@ -167,7 +167,7 @@ RECORD_BYTES: Final = struct.calcsize(RECORD_FORMAT)
 
 
 def read_record(packed: bytes) -> Record | None:
-    """Return what is kept about a request; None where somebody else wrote there."""
+    """Return the record of a request; None if it cannot be read."""
     try:
         numbers = zip(_NUMBERS, struct.unpack_from(RECORD_FORMAT, packed), strict=True)
         reason = packed[RECORD_BYTES:].decode(errors="replace")
@@ -180,20 +180,20 @@ def read_record(packed: bytes) -> Record | None:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """All that is known about one job."""
+    """Everything that is stored about one job."""
 
     job: Job
     result: bytes | None
     paused: bool
     now: float
     record: Record | None = None
-    """Of its request or group."""
+    """The record of its request or group."""
     holders: Sequence[str] = ()
-    """Who holds the places of that, where the job waits for one."""
+    """For a job that waits for a place in its request or group: tokens that hold a place."""
 
 
 def read_shown(id: str, reply: list[Any]) -> Shown | None:
-    """Return what `show` found; None when no job has the id."""
+    """Return what `show` found; None if no job has the id."""
     now, letter, score, behind, payload, facts, hold, successor, result, paused, *of_request = reply
     packed, holders = of_request
     if not letter:

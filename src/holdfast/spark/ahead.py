@@ -1,7 +1,8 @@
-"""What the driver's side of a source does while Spark works on a batch.
+"""Settle the previous batch and claim the next one while Spark works on a batch.
 
-The batch before is settled; and the next one is claimed, where it will be asked for soon. So Spark
-waits for neither. A claim that is not asked for soon is given back: others may want its jobs.
+A thread on the driver makes these calls, so Spark does not wait for them. It claims the next batch
+only if Spark is expected to ask for it soon. A claim that Spark does not ask for in time is given
+back, so that other workers get its jobs.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from holdfast.client.sync.readers import Reader
 from holdfast.job import Claim
-from holdfast.reader import Reader
 
 AHEAD_SECONDS: Final = 10.0
-"""How long a claim waits to be asked for; a batch that takes longer has none claimed ahead."""
+"""How long a claim waits for Spark. While batches take longer, nothing is claimed ahead."""
 
 
 class Ahead:
-    """One thread that settles, claims, and then waits to be asked what became of it."""
+    """A thread that settles, claims, and then waits for `ask`."""
 
     def __init__(self, reader: Reader, below: int, n: int, count: int, claim_for: float) -> None:
         self._reader = reader
@@ -35,7 +36,7 @@ class Ahead:
         self._thread.start()
 
     def ask(self) -> Claim | None:
-        """Return what was claimed, if anything was; raises what went wrong."""
+        """Return the claim, if any jobs were claimed. Raises the error of the thread."""
         self._asked.set()
         self._thread.join()
         if self._error:
@@ -54,5 +55,5 @@ class Ahead:
             if not self._asked.wait(AHEAD_SECONDS):
                 self._reader.give_back(self._n)
                 self.is_given_back = True
-        except BaseException as error:  # noqa: BLE001 - who asks is told
+        except BaseException as error:  # noqa: BLE001 - `ask` raises it
             self._error = error

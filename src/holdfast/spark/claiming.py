@@ -1,11 +1,11 @@
-"""The driver's side of a stream's source: which claim comes next, and keeping what is open.
+"""The driver's side of a stream's source: make the next claim, and keep open claims alive.
 
-Offset n names claim n: a batch of leases, taken under the reader's name. A claim is settled
-when Spark asks for what comes after it, for then it has committed it. Spark says so with
-`commit` too, but only when there is a next batch.
+Offset n names claim n: a batch of leases, taken under the reader's name. Spark asks for the offset
+after n when it has committed n, so claim n is settled then. Spark also calls `commit`, but only
+when there is a next batch.
 
-While Spark works on a batch, the one before it is settled, and where there is a backlog the next
-one is claimed already: see `ahead.py`.
+While Spark works on a batch, the previous claim is settled and, if there is a backlog, the next one
+is made: see `ahead.py`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from holdfast.spark.options import SourceOptions
 log = logging.getLogger("holdfast")
 
 BEFORE_ALL: Final = -1
-"""The offset of a stream that has just begun: wherever its reader stands."""
+"""The offset of a new stream, which starts wherever its reader stands."""
 
 MOST_JOBS: Final = 1_000_000
-"""Of one claim: what is more comes with the next."""
+"""The most jobs of one claim. The next claim takes the rest."""
 
 RENEW_SECONDS: Final = 60.0
 PARENT_SECONDS: Final = 1.0
 
 
 class Claiming:
-    """One life of a reader: opening it fences whoever had this name before."""
+    """One incarnation of a reader. Opening it fences older readers of the same name."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -45,18 +45,18 @@ class Claiming:
         opened = self._reader.open()
         self.epoch = opened.epoch
         self._settled, self._next = opened.settled, opened.next
-        # What was begun and not finished: Spark never heard of it.
+        # A claim that was begun but not finished: Spark does not know its offset.
         self._reader.give_back(opened.next)
         self._claims: dict[int, Claim] = {}
         self._budget: int | None = None
         self._ahead: Ahead | None = None
-        self._untold: int | None = None
+        self._unreported: int | None = None
         self._asked_at = -math.inf
         self._stopped = threading.Event()
         threading.Thread(target=self._keep, name=f"claims of {options.reader}", daemon=True).start()
 
-    def only_what_waits(self) -> None:
-        """Claim no more from now on than what waits now."""
+    def limit_to_waiting(self) -> None:
+        """Claim, from now on, at most as many jobs as are waiting now."""
         self._queue.tidy()
         self._budget = self.waiting()
 
@@ -66,21 +66,22 @@ class Claiming:
         return counts.ready + counts.parked
 
     def settle(self, last: int) -> None:
-        """Complete the claims up to this one, where that is not being done: they are committed."""
+        """Settle the committed claims up to this one, unless that is done or under way."""
         if last >= self._settled:
             self._catch_up()
             self._reader.settle(last + 1)
             self._is_settled(last)
 
     def after(self, start: int, count: int) -> int | None:
-        """Return the claim that comes after this one; None when there is nothing to claim.
+        """Return the number of the claim after `start`; None when there is nothing to claim.
 
-        This one is settled, before a claim or, when the next claim is there already, meanwhile.
+        Claim `start` is settled: before the next claim is made or, if that exists already, in the
+        background.
         """
         self._catch_up()
         self._check(start)
         count = min(count, MOST_JOBS)
-        n = self._unheard_of(start)
+        n = self._existing(start)
         if n is None:
             self.settle(start)
             n = self._claim(count)
@@ -88,28 +89,28 @@ class Claiming:
             return None
         before, self._asked_at = self._asked_at, time.monotonic()
         is_soon = self._asked_at - before < AHEAD_SECONDS
-        # One claim ahead at most, and only where there is a backlog that Spark asks for soon.
+        # At most one claim ahead, and only if there is a backlog and Spark asks soon.
         is_worth_it = is_soon and n == self._next - 1 and self._claims[n].jobs >= count
         more = self._within_budget(count) if is_worth_it else 0
         if more or start >= self._settled:
-            self._leave_when_orphaned()
+            self._exit_if_orphaned()
             self._ahead = Ahead(self._reader, start + 1, self._next, more, self._options.claim_for)
             self._is_settled(start)
-        self._untold = None
+        self._unreported = None
         return n
 
-    def _unheard_of(self, start: int) -> int | None:
-        """Return a claim that was taken and not heard of; None for none.
+    def _existing(self, start: int) -> int | None:
+        """Return a claim after `start` that exists, but whose offset Spark does not know, or None.
 
-        It is no replay: Spark asks for what comes next only when it knows of nothing that it has
-        still to do.
+        This is not a replay: Spark asks for the next offset only after it has run all batches that
+        it knows.
         """
         for n in range(max(start + 1, self._settled), self._next):
             try:
-                # One that is held is returned as it is, to the newest reader only.
+                # A claim that is held is returned as it is, but only to the newest reader.
                 self._claims[n] = self._reader.claim(n, 1, claim_for=self._options.claim_for)
             except (LeaseLost, WrongState):
-                # Its jobs come again, all of them: what would be left of it would be settled.
+                # Give back the rest too: a later settle would complete jobs that never ran.
                 self._reader.give_back(n)
             else:
                 return n
@@ -119,14 +120,14 @@ class Claiming:
         count = self._within_budget(count)
         if count < 1:
             return None
-        self._leave_when_orphaned()
+        self._exit_if_orphaned()
         claim = self._reader.claim(self._next, count, claim_for=self._options.claim_for)
         return self._taken(claim) if claim.jobs else None
 
     def _taken(self, claim: Claim) -> int:
         self._next = claim.n + 1
         self._claims[claim.n] = claim
-        self._untold = claim.n
+        self._unreported = claim.n
         if self._budget is not None:
             self._budget -= claim.jobs
         return claim.n
@@ -139,14 +140,14 @@ class Claiming:
         self._claims = {n: claim for n, claim in self._claims.items() if n > last}
 
     def _catch_up(self) -> None:
-        """Wait for what is done meanwhile; raises what went wrong with it."""
+        """Wait for the calls in the background; raise their error."""
         if self._ahead is None:
             return
         ahead = self._ahead
         try:
             claim = ahead.ask()
         except HoldfastError:
-            self._ahead = None  # It is told once.
+            self._ahead = None  # Raise the error once.
             raise
         self._ahead = None
         if claim:
@@ -155,54 +156,53 @@ class Claiming:
                 self._budget += claim.jobs
 
     def chunks(self, n: int) -> tuple[int, ...]:
-        """Return how many jobs each chunk of a claim has; a replay finds the same, or fails."""
+        """Return the number of jobs in each chunk of a claim. A replay gets the same, or fails."""
         if n not in self._claims:
             try:
                 self._claims[n] = self._reader.look(n)
             except (LeaseLost, WrongState) as error:
                 raise type(error)(
                     f"claim {n} of reader {self._options.reader!r} cannot be replayed: {error}. "
-                    "Its jobs are, or were, somebody else's. Start the stream with a new "
-                    "checkpointLocation, and give a claimFor longer than it may be down"
+                    "Other workers may have run its jobs. Start the stream with a new "
+                    "checkpointLocation, and a claimFor longer than the stream may be down"
                 ) from None
         return self._claims[n].chunks
 
     def stop(self) -> None:
-        """Renew no more, and give back what Spark has not heard of.
+        """Stop renewing, and give back a claim whose offset Spark does not know.
 
-        What it has heard of stays open: the stream may be started again.
+        Other claims stay open, as the stream may be started again.
         """
         self._stopped.set()
         try:
             self._catch_up()
-            if self._untold is not None:
-                self._reader.give_back(self._untold)
+            if self._unreported is not None:
+                self._reader.give_back(self._unreported)
         except HoldfastError as error:
             log.warning("reader %r: %s", self._options.reader, error)
 
     def _check(self, start: int) -> None:
-        """Refuse a checkpoint that is not of this reader."""
+        """Refuse a checkpoint that does not match this reader."""
         if start == BEFORE_ALL:
             return
-        what = None
+        what, reader = None, f"reader {self._options.reader!r}"
         if start + 1 < self._settled:
-            what = "behind it: another stream has gone on under this name"
+            what = f"behind {reader}: another stream has used its name"
         elif start >= self._next:
-            what = "ahead of it: the queue was deleted or is another, or the reader was forgotten"
+            what = f"ahead of {reader}: the queue was deleted or replaced, or the reader forgotten"
         if what:
             raise WrongState(
-                f"the checkpoint (claim {start}) is not that of reader {self._options.reader!r}, "
-                f"but {what}. Give the stream a name of its own with option 'reader', or a new "
-                "checkpointLocation"
+                f"the checkpoint (claim {start}) is {what}. Give the stream a name of its own with "
+                "option 'reader', or a new checkpointLocation"
             )
 
     def _keep(self) -> None:
-        """Renew what is open, until the stream stops, is fenced, or its Spark is gone."""
+        """Renew open claims until the stream stops or is fenced, or Spark is gone."""
         every = min(RENEW_SECONDS, self._options.claim_for / 4)
         waited = 0.0
         tick = min(PARENT_SECONDS, every)
         while not self._stopped.wait(tick):
-            self._leave_when_orphaned()
+            self._exit_if_orphaned()
             waited += tick
             if waited < every:
                 continue
@@ -210,11 +210,11 @@ class Claiming:
             try:
                 self._reader.renew(claim_for=self._options.claim_for)
             except Fenced:
-                return  # The next question of Spark is told so.
+                return  # Spark's next call raises it.
             except HoldfastError as error:
                 log.warning("reader %r: %s; trying again", self._options.reader, error)
 
-    def _leave_when_orphaned(self) -> None:
-        """End this process when its Spark is gone: a kill of the JVM leaves it running."""
+    def _exit_if_orphaned(self) -> None:
+        """End this process if Spark is gone. When the JVM is killed, this process keeps running."""
         if os.getppid() != self._parent:
             os._exit(1)

@@ -1,7 +1,7 @@
-"""What columns a sink takes, and the rows of a batch as jobs to add.
+"""Check the columns of a write, and convert its rows to jobs.
 
-The columns are checked when a write is planned, the values when a task has them: both before
-anything of them is sent, with an error that names the column.
+Columns are checked when the write is planned, values in its tasks. Both are checked before any of
+them is sent, and an error names the column.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 from pyspark.sql import types
 
-from holdfast import codec, keys
+from holdfast import codec
 from holdfast.arguments import shown
 from holdfast.errors import CodecError, InvalidArgument
 from holdfast.job import Row
+from holdfast.names import utf8_name
 
 _TEXT: Final = (types.StringType,)
 _WHOLE: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
@@ -34,17 +35,17 @@ _TYPES: Final[dict[str, tuple[tuple[type[types.DataType], ...], str]]] = {
 """column -> the types that it may have, and their names"""
 
 COLUMNS: Final = tuple(_TYPES)
-UNSAID: Final = {"priority": UNSET}
-"""What a job has where a column is missing, if not None."""
+DEFAULTS: Final = {"priority": UNSET}
+"""Values of missing columns; None for the others."""
 
 
 def check_columns(schema: types.StructType) -> None:
-    """Refuse columns that a job cannot be made of."""
+    """Refuse columns that cannot be converted to jobs."""
     names = schema.fieldNames()
     if "value" not in names:
         raise InvalidArgument(
-            f"column 'value' is missing, the payload of a job; there is {_list(names)}. "
-            "To make one of several: select(struct('*').alias('value'))"
+            f"column 'value' is missing, the payload of a job; the columns are {_list(names)}. "
+            "To combine them: select(struct('*').alias('value'))"
         )
     for field in schema.fields:
         if field.name not in _TYPES:
@@ -54,7 +55,7 @@ def check_columns(schema: types.StructType) -> None:
             )
         allowed, named = _TYPES[field.name]
         if names.count(field.name) > 1:
-            raise InvalidArgument(f"column {field.name!r} is there more than once")
+            raise InvalidArgument(f"column {field.name!r} appears more than once")
         if not isinstance(field.dataType, allowed):
             raise InvalidArgument(
                 f"column {field.name!r} must be {named}, not {field.dataType.simpleString()[:100]}"
@@ -69,19 +70,19 @@ def _list(names: Iterable[str]) -> str:
 
 
 def jobs_of(batch: pa.RecordBatch) -> Iterator[bytes | Row]:
-    """Return the rows of a batch as payloads or, where more than that is said, as rows to stage."""
+    """Return payloads if a batch has no other column than 'value', else rows to stage."""
     payloads = _payloads(batch.column("value"))
     if batch.num_columns == 1:
         return iter(payloads)
     names = set(batch.schema.names)
     columns = [
-        _values(name, batch.column(name)) if name in names else repeat(UNSAID.get(name))
+        _values(name, batch.column(name)) if name in names else repeat(DEFAULTS.get(name))
         for name in COLUMNS[1:]
     ]
     return map(_row, payloads, *columns)
 
 
-def _row(  # Its columns, as they stand in COLUMNS.
+def _row(  # In the order of COLUMNS.
     payload: bytes,
     id: str | None,
     priority: int | UnsetType,
@@ -97,7 +98,7 @@ def _payloads(column: pa.Array) -> list[bytes]:
         raise InvalidArgument("column 'value' has a null: a job needs a payload")
     if pa.types.is_struct(column.type):
         return [_json(value) for value in column.to_pylist(maps_as_pydicts="strict")]
-    # As bytes at once: text need not become str in between.
+    # Cast to bytes, so that text is not converted to str in between.
     kind = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
     payloads: list[bytes] = (
         column.cast(kind) if not pa.types.is_binary(column.type) else column
@@ -115,7 +116,7 @@ def _json(value: object) -> bytes:
 def _values(name: str, column: pa.Array) -> list[Any]:
     check = _CHECKS[name]
     if name == "due_at":
-        # Microseconds since the epoch, as Arrow keeps them, rather than a datetime for each.
+        # Arrow's microseconds since the epoch: no datetime is made for each value.
         return [None if at is None else check(at / 1_000_000) for at in _integers(column)]
     return [check(value) for value in column.to_pylist()]
 
@@ -128,13 +129,13 @@ def _integers(column: pa.Array) -> list[int | None]:
 def _id(value: str | None) -> str:
     if value is None:
         raise InvalidArgument("column 'id' has a null: give every job an id, or drop the column")
-    keys.utf8_name("column 'id'", value)
+    utf8_name("column 'id'", value)
     return value
 
 
 def _request(value: str | None) -> str | None:
     if value is not None:
-        keys.utf8_name("column 'request'", value)
+        utf8_name("column 'request'", value)
     return value
 
 

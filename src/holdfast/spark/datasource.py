@@ -1,4 +1,4 @@
-"""The format `holdfast`, as Spark knows it: which reader and which writer, with checked options."""
+"""The Spark data source `holdfast`: checks options, and makes readers and writers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class HoldfastDataSource(DataSource):
         return "holdfast"
 
     def schema(self) -> StructType:
-        """Return the columns of a read: a stream's has a `reader`, a batch's has none.
+        """Return the columns of a read. The option `reader` is that of a stream.
 
-        It is asked for at once by `load()`, so that a stream's options are refused there.
+        `load()` calls this at once, so wrong options of a stream are refused there.
         """
         if "reader" not in self.options:
             return look.JOBS.schema
@@ -35,31 +35,31 @@ class HoldfastDataSource(DataSource):
         return source.JOBS.schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Look at a queue."""
+        """Return a reader that shows the jobs of a queue."""
         look.JOBS.check(schema)
         return look.LookReader(look_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Claim what a queue has, batch by batch."""
+        """Return a source that claims the jobs of a queue, batch by batch."""
         options = source_options(self.options)
         source.JOBS.check(schema)
         return source.StreamSource(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Add the rows of a DataFrame as jobs."""
+        """Return a writer that adds the rows of a DataFrame as jobs."""
         options = sink_options(self.options, stream=False)
         return sink.BatchWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Add the rows of a stream as jobs."""
+        """Return a writer that adds the rows of a stream as jobs."""
         options = sink_options(self.options, stream=True)
         return sink.StreamWriter(options, schema, overwrite=overwrite)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `holdfast` known to a session.
+    """Register the format `holdfast` with a Spark session.
 
-    A session that was started where Holdfast is installed finds it by itself; this is for those
-    that were not, and costs nothing for the others.
+    A session that is started where Holdfast is installed finds the format by itself. Other sessions
+    need this call. It is harmless to call it in any session.
     """
     spark.dataSource.register(HoldfastDataSource)

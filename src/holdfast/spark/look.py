@@ -1,7 +1,7 @@
-"""A batch look: the jobs of a queue as a table. Nothing is taken, and nothing stands still.
+"""A batch read: the jobs of a queue as a table. It leases none, and the queue goes on.
 
-Partitions are ranges of places in a state's order. A job that moves while it is looked for
-may be seen twice or not at all; a queue that is at rest is seen exactly.
+A partition is a range of positions in the order of one state. A job that moves during the read may
+appear twice or not at all; a queue that does not change is read exactly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ JOBS_PER_PARTITION: Final = 20_000
 
 @dataclass
 class Range(InputPartition):
-    """So many places of one state."""
+    """A range of positions in one state."""
 
     state: State
     first: int
@@ -47,13 +47,13 @@ class Range(InputPartition):
 
 
 class LookReader(DataSourceReader):
-    """Reads a queue without taking anything from it."""
+    """Reads the jobs of a queue, and leases none."""
 
     def __init__(self, options: LookOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[Range]:
-        """Divide what is there now. Never into nothing: Spark would read that, too."""
+        """Divide the jobs into ranges, at least one: Spark would read an empty list as [None]."""
         reach(self._options.place)
         counts = self._options.place.open().counts()
         ranges = [
@@ -64,7 +64,7 @@ class LookReader(DataSourceReader):
         return ranges or [Range(self._options.states[0], 0, JOBS_PER_PARTITION)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the jobs of one range, as many at a time as one call gives."""
+        """Yield the jobs of one range, a batch per call to the server."""
         assert isinstance(partition, Range)
         queue = self._options.place.open()
         first, end = partition.first, partition.first + partition.count
@@ -78,7 +78,7 @@ class LookReader(DataSourceReader):
 
 
 def _row(job: Job) -> tuple[object, ...]:
-    """Return what a job has for each column."""
+    """Return the value of each column for a job."""
     facts = job.facts
     return (
         job.id,
@@ -97,7 +97,7 @@ def _row(job: Job) -> tuple[object, ...]:
 
 
 def _instant(seconds: float | None) -> int | None:
-    """Return an instant in microseconds, as Arrow takes it; nothing for never."""
+    """Return an instant in microseconds, for Arrow; None for never."""
     if seconds is None or not math.isfinite(seconds):
         return None
     return round(seconds * 1_000_000)

@@ -1,7 +1,7 @@
-"""The options of the connectors: read from text, checked, refused with the name of what is wrong.
+"""The options of the connectors: parsed from text and checked. Errors name the option.
 
-Spark hands over options as text, with names in which case does not count. What is not known is
-refused: a misspelt option that is ignored would be found out much later.
+Spark passes options as text, and ignores the case of their names. An unknown option is refused: if
+it were ignored, a misspelling would be noticed much later.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from holdfast import arguments, keys
-from holdfast.address import default_url
-from holdfast.address import parse as parse_url
+from holdfast import arguments
+from holdfast.client.sync.queue import Queue
+from holdfast.connection.address import default_url
+from holdfast.connection.address import parse as parse_url
+from holdfast.connection.server import Server
+from holdfast.engine.keys import queue_keys
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.job import State
-from holdfast.queue import Queue
-from holdfast.server import Server
-from holdfast.server_directory import default_directory, real_path, tell_default
+from holdfast.names import utf8_name
+from holdfast.server.directory import default_directory, real_path, tell_default
 
 T = TypeVar("T")
 
 STATES: Final[tuple[State, ...]] = ("ready", "parked", "delayed", "leased", "failed", "ended")
 
 MAX_NAME_BYTES: Final = 440
-"""Of a reader or a writer: the ledger adds to it."""
+"""Limit for the name of a reader or a writer: the ledger adds to it."""
 
 OF_A_LOOK: Final = ("url", "queue", "state")
 OF_A_WRITE: Final = ("url", "queue", "stagedFor")
@@ -51,20 +53,20 @@ REACH_SECONDS: Final = 3.0
 
 @dataclass(frozen=True)
 class Place:
-    """Which queue, on which server: all that another process needs to open it."""
+    """A queue on a server: all that another process needs to open it."""
 
     queue: str
     url: str = field(repr=False)
-    """With its password, so it is shown nowhere."""
+    """It includes the password, so the repr leaves it out."""
     host: str = ""
-    """Where the options were read; an embedded server is no other machine's."""
+    """Of an embedded server: the machine where the options were read. Others cannot reach it."""
 
     def open(self) -> Queue:
-        """Return the queue, through the one connection that this process has to it."""
+        """Return the queue. All callers in this process share its connections."""
         if self.host and self.host != socket.gethostname():
             raise InvalidArgument(
                 "url is that of an embedded server, which other machines cannot reach: "
-                "give the url of a server that all executors can"
+                "give the url of a server that all executors can reach"
             )
         return _open(self.queue, self.url)
 
@@ -76,7 +78,7 @@ def _open(queue: str, url: str) -> Queue:
 
 @dataclass(frozen=True)
 class LookOptions:
-    """What a batch look asks for."""
+    """The options of a batch read."""
 
     place: Place
     states: tuple[State, ...]
@@ -84,7 +86,7 @@ class LookOptions:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a writer asks for; a stream's writer may have a name of its own."""
+    """The options of a write; `writer` is for streams only."""
 
     place: Place
     writer: str | None
@@ -93,7 +95,7 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a stream's source asks for."""
+    """The options of a stream's read."""
 
     place: Place
     reader: str
@@ -103,13 +105,13 @@ class SourceOptions:
 
 
 def look_options(given: Mapping[str, str]) -> LookOptions:
-    """Read the options of a batch look."""
+    """Parse the options of a batch read."""
     options = _Given(given, "a batch read", OF_A_LOOK)
     return LookOptions(options.place(), options.read("state", _states, STATES))
 
 
 def sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions:
-    """Read the options of a batch write, or of a stream's."""
+    """Parse the options of a batch or stream write."""
     if stream:
         options = _Given(given, "a stream's write", OF_A_STREAMS_WRITE)
     else:
@@ -122,7 +124,7 @@ def sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions:
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
-    """Read the options of a stream's read."""
+    """Parse the options of a stream's read."""
     options = _Given(given, "a stream's read", OF_A_STREAM)
     if "reader" not in given:
         raise InvalidArgument(
@@ -141,7 +143,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 class _Given:
-    """The options that the user gave, of which all must be known."""
+    """The options that the user gave. Unknown ones are refused."""
 
     def __init__(self, given: Mapping[str, str], what: str, known: tuple[str, ...]) -> None:
         self._given = given
@@ -180,7 +182,7 @@ class _Given:
 
 def _queue(text: str) -> str:
     try:
-        keys.queue_keys(text)
+        queue_keys(text)
     except InvalidArgument as error:
         raise InvalidArgument(f"option 'queue': {error}") from None
     return text
@@ -191,7 +193,7 @@ def _states(text: str) -> tuple[State, ...]:
     for word in words:
         if word not in STATES:
             raise InvalidArgument(
-                f"option 'state' must be some of {', '.join(STATES)}, separated by commas, "
+                f"option 'state' must be one or more of {', '.join(STATES)}, separated by commas, "
                 f"not {arguments.shown(text)}"
             )
     return tuple(state for state in STATES if state in words)
@@ -199,7 +201,7 @@ def _states(text: str) -> tuple[State, ...]:
 
 def _name_of(option: str) -> Callable[[str], Any]:
     def check(text: str) -> str:
-        size = len(keys.utf8_name(f"option {option!r}", text))
+        size = len(utf8_name(f"option {option!r}", text))
         if size > MAX_NAME_BYTES or any(map(str.isspace, text)):
             raise InvalidArgument(
                 f"option {option!r} must have 1 to {MAX_NAME_BYTES} bytes and no white space, "
@@ -214,7 +216,7 @@ def _whole_of(option: str) -> Callable[[str], int]:
     def check(text: str) -> int:
         if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < 1:
             raise InvalidArgument(
-                f"option {option!r} must be a whole number from 1 on, not {arguments.shown(text)}"
+                f"option {option!r} must be a whole number, 1 or more, not {arguments.shown(text)}"
             )
         return int(text)
 
@@ -238,11 +240,11 @@ def _seconds_of(option: str) -> Callable[[str], float]:
 
 
 def reach(place: Place) -> None:
-    """See that the server answers, before any work is planned; say so where it does not.
+    """Check that the server answers before any work is planned; raise an error if it does not.
 
-    With less patience than a call in the middle of something has: somebody is waiting.
+    It gives up sooner than calls during the work, because the user waits for it.
     """
-    place.open()  # An embedded server of another machine is refused.
+    place.open()  # Refuses an embedded server of another machine.
     try:
         with Queue(place.queue, Server(place.url, patience=REACH_SECONDS)) as queue:
             queue.counts()

@@ -1,4 +1,4 @@
-"""A Spark session that works from pip alone: Java, Python, network and log are seen to."""
+"""A Spark session that needs only pip: sets up Java, Python, network and logging."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ QUIET: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 _QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Where PySpark logs each analysis error, which it also raises."""
+"""The loggers to which PySpark writes each analysis error that it raises."""
 FAIR: Final = {"spark.scheduler.mode": "FAIR"}
-"""Lets jobs of different pools share the cores; those of one pool run in turn, as without it."""
+"""Spark jobs of different pools share the cores. Those of one pool run in turn, as by default."""
 
 _MEMORY: Final = re.compile(r"[1-9][0-9]*[kmgt]", re.IGNORECASE)
 _MASTER: Final = re.compile(
@@ -47,15 +47,15 @@ def session(
     memory: str = "1g",
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return a Spark session, with the machine's Java or with the one that came with pip.
+    """Return a Spark session that runs on the machine's Java, else on the one from pip.
 
-    name    of the Spark application
-    master  where it runs: local[*], local-cluster[…], spark://host:7077, …
-    memory  of the driver, such as 1g
-    config  settings of Spark, above the ones that are made here
+    name    the name of the Spark application
+    master  where Spark runs: local[*], local-cluster[…], spark://host:7077, …
+    memory  memory of the driver, such as 1g
+    config  Spark settings, which override those made here
 
-    A session that runs already is returned as it is, whatever is asked for here. Your own
-    session works as well: only its connectors are ours.
+    If a session is active, it is returned as it is and the arguments are ignored. A session of your
+    own works as well: Holdfast needs only its connectors in it.
     """
     _check("memory", memory, _MEMORY, "a number with k, m, g or t, such as 1g")
     _check("master", master, _MASTER, "local[*], local[4], spark://host:7077, k8s://… or yarn")
@@ -66,7 +66,7 @@ def session(
         PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     settings = {**QUIET, **FAIR, "spark.driver.memory": memory, **(config or {})}
     own = settings.get("spark.driver.extraJavaOptions", "")
-    # The last one counts, so a log file of the user's own stands.
+    # The last option counts, so the user's own log configuration overrides this one.
     settings["spark.driver.extraJavaOptions"] = f"{QUIET_LOG} {own}".strip()
     builder = SparkSession.builder.appName(name).master(master)
     for setting, value in settings.items():
@@ -74,7 +74,7 @@ def session(
     try:
         return builder.getOrCreate()
     except BaseException:
-        _end_what_was_not_heard_of()
+        _kill_starting_java()
         raise
 
 
@@ -83,10 +83,10 @@ def _check(name: str, value: object, form: re.Pattern[str], known: str) -> None:
         raise InvalidArgument(f"{name} must be {known}, not {arguments.shown(value)}")
 
 
-def _end_what_was_not_heard_of() -> None:
-    """End a Java that was starting, as after Ctrl-C: it could tell nobody, and would stay."""
+def _kill_starting_java() -> None:
+    """Kill a Java that was still starting, for example at Ctrl-C: it would keep running."""
     if SparkContext._gateway is not None:  # noqa: SLF001
-        return  # It is up, and ends with this process.
+        return  # Java is up, and ends with this process.
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
             if "_PYSPARK_DRIVER_CONN_INFO_PATH" in child.environ():
@@ -94,12 +94,12 @@ def _end_what_was_not_heard_of() -> None:
 
 
 def prepare(*, local: bool = True) -> None:
-    """Set the environment that Spark is started in: JAVA_HOME and PYSPARK_PYTHON.
+    """Set environment variables for Spark: JAVA_HOME and PYSPARK_PYTHON.
 
-    Before your own session is built it gives you the same Java; `session` does it by itself.
+    Call it before you build a session of your own, to run on the same Java. `session` calls it.
     """
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if local:
-        # A local session needs no address that others can reach, and has one on every machine.
+        # A local session needs no address that other machines reach. This one always exists.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

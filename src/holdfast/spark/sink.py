@@ -1,8 +1,8 @@
-"""The sink: tasks stage their rows, the driver commits them with one record, all or nothing.
+"""The sink: tasks stage their rows, and the driver commits all or none of them with one record.
 
-A task that fails, or that is run a second time, leaves staging that nobody commits: it is
-forgotten in time. What the driver has committed is published, by the driver or, when it dies,
-by whoever calls the queue next.
+A task that fails, or runs a second time, leaves staged rows that are never committed; they are
+forgotten after a while. Committed rows are published by the driver or, if it dies, by the next call
+to the queue.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.ids import random_name
 from holdfast.job import Staged
+from holdfast.names import random_name
 from holdfast.spark.columns import check_columns, jobs_of
 from holdfast.spark.options import SinkOptions, reach
-from holdfast.spark.tasks import spare_the_collector
+from holdfast.spark.tasks import freeze_loaded_objects
 
 QUERY_ID = "sql.streaming.queryId"
 """The local property that names the streaming query to its tasks."""
@@ -32,14 +32,14 @@ QUERY_ID = "sql.streaming.queryId"
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What one task has staged, and for which query."""
+    """What one task has staged, and its streaming query."""
 
     staged: Staged
     query: str | None
 
 
 class _Writer:
-    """What a batch's writer and a stream's have in common. Pickled: it holds no connection."""
+    """Base of the batch and the stream writer. Spark pickles it, so it holds no connection."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -55,7 +55,7 @@ class _Writer:
         """Stage the rows of one task."""
         task = TaskContext.get()
         assert task is not None, "write() is called in a task"
-        spare_the_collector()
+        freeze_loaded_objects()
         staged = (
             self._options.place.open()
             .write(self._write)
@@ -81,7 +81,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._options.place.open().write(self._write).commit(_staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what the tasks have staged that did not fail."""
+        """Drop what the successful tasks have staged."""
         self._options.place.open().write(self._write).abort(_staged(messages))
 
 
@@ -89,7 +89,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the batches of a stream into a queue, each of them once."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit a batch, and publish it; one that is committed already is passed over."""
+        """Commit a batch, and publish it; a batch that is already committed is skipped."""
         staged = _staged(messages)
         if not staged:
             return
@@ -99,7 +99,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Drop what the tasks of a batch have staged that did not fail."""
+        """Drop what the successful tasks of a batch have staged."""
         if staged := _staged(messages):
             self._options.place.open().write(staged[0].write).abort(staged)
 
@@ -109,8 +109,8 @@ def _staged(messages: list[WriterCommitMessage | None]) -> list[Staged]:
 
 
 def _query_of(messages: list[WriterCommitMessage | None]) -> str:
-    """Return the id of the query: it is kept in its checkpoint, and is another's in another."""
+    """Return the id of the query. The checkpoint stores it, so it survives a restart."""
     for message in messages:
         if isinstance(message, Message) and message.query:
             return message.query
-    raise HoldfastError("the tasks of this stream were not told its query: give option 'writer'")
+    raise HoldfastError("the tasks of this stream do not know its query: give option 'writer'")

@@ -1,7 +1,7 @@
-"""The source of a stream: Spark's questions about offsets, answered by claims.
+"""The source of a stream: maps Spark's offsets to claims.
 
-Spark makes this object in several processes and pickles it. So it holds nothing until it is
-asked for an offset, which happens in one process only: the source's own, on the driver.
+Spark makes this object in several processes and pickles it. So it opens its reader only when Spark
+asks for an offset. That happens in one process only: the source's own, on the driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.job import NO_FACTS, Lease
 from holdfast.spark.claiming import BEFORE_ALL, Claiming
 from holdfast.spark.options import SourceOptions
 from holdfast.spark.tables import BINARY, INT, STRING, Table
-from holdfast.spark.tasks import spare_the_collector
+from holdfast.spark.tasks import freeze_loaded_objects
 
 JOBS: Final = Table(
     id=STRING,
@@ -43,7 +43,7 @@ JOBS: Final = Table(
 
 JOBS_PER_CHUNK: Final = 1000
 IDLE_SECONDS: Final = 0.05
-"""Spark asks an idle source a hundred times a second."""
+"""A pause while the source is idle: Spark asks it a hundred times a second."""
 
 
 @dataclass
@@ -65,15 +65,17 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _claims(self) -> Claiming:
         if self._claiming is None:
-            with suppress(ValueError):  # Only the main thread may, and with Spark it is that.
+            # Only the main thread may set a handler; Spark calls from it.
+            with suppress(ValueError):
                 signal.signal(signal.SIGTERM, self._end)
             self._claiming = Claiming(self._options)
         return self._claiming
 
     def _end(self, _signal: int, frame: FrameType | None) -> None:
-        """Have `stop` called before this process ends: Spark ends it without.
+        """Raise SystemExit at SIGTERM, so that `stop` runs before Spark ends this process.
 
-        A signal is often heard at the first step of a function, so also at that of `stop`.
+        Python often handles a signal when it enters a function. In `stop` itself nothing is raised,
+        as that would skip the cleanup.
         """
         once, self._ending = not self._ending, True
         is_called = frame is not None and frame.f_code is StreamSource.stop.__code__
@@ -83,21 +85,21 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------- on the driver
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return where a new stream begins. Asked again after a restart it says the same."""
+        """Return the offset of a new stream: the same one after a restart."""
         return _offset(BEFORE_ALL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Limit a batch as the options say."""
+        """Limit a batch to the option `maxJobsPerTrigger`."""
         return ReadMaxRows(self._options.max_jobs)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Stop after as many jobs as wait now."""
-        self._claims().only_what_waits()
+        """Stop after as many jobs as are waiting now."""
+        self._claims().limit_to_waiting()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Settle what is committed, and claim the next batch; the same offset when there is none.
+        """Settle committed claims, and claim the next batch; return `start` if there is none.
 
-        Being asked for what comes after `start` says that `start` is committed.
+        Spark asks for the offset after `start` when it has committed `start`.
         """
         claims = self._claims()
         begin = _claim(start)
@@ -112,10 +114,10 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(n)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Divide the chunks of a claim; of one that is replayed, they are the same.
+        """Divide the chunks of a claim among tasks. A replay gets the same partitions.
 
-        A task in Python costs tens of milliseconds before it does anything, as much as it takes
-        to read ten chunks: so one task reads several.
+        A Python task takes tens of milliseconds to start, as long as it takes to read ten chunks.
+        So one task reads several chunks.
         """
         if start == end:
             return []
@@ -128,23 +130,23 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def commit(self, end: dict[str, int]) -> None:
-        """Settle what Spark has committed."""
+        """Settle the claims that Spark has committed."""
         self._claims().settle(_claim(end))
 
     def stop(self) -> None:
-        """Keep no claim alive any longer, and none that Spark has not heard of."""
+        """Stop renewing claims, and give back a claim whose offset Spark does not know."""
         self._stopping = True
         if self._claiming:
             self._claiming.stop()
         if self._ending:
-            os._exit(0)  # There is nobody any more to tell how it ended.
+            os._exit(0)  # Spark reads no answer any more.
 
     # -------------------------------------------------------------- in the tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the jobs of some chunks: always the same ones in the same order."""
+        """Yield the jobs of some chunks: always the same jobs, in the same order."""
         assert isinstance(partition, Chunks)
-        spare_the_collector()
+        freeze_loaded_objects()
         options = self._options
         reader = options.place.open().reader(options.reader, epoch=partition.epoch)
         for number in partition.numbers:
@@ -152,7 +154,7 @@ class StreamSource(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _batch(leases: list[Lease]) -> pa.RecordBatch:
-    """Return jobs as columns. Most jobs have nothing to tell but their payload."""
+    """Return jobs as columns. It is faster for jobs without facts, which most are."""
     columns: dict[str, list[Any]] = {
         "id": [lease.id for lease in leases],
         "value": [lease.data for lease in leases],

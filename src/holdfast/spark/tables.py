@@ -1,4 +1,4 @@
-"""The columns of what is read, said once for Spark and for Arrow, which must agree exactly."""
+"""The columns of a read, defined once for Spark and Arrow, which must agree exactly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMESTAMP: Final = (types.TimestampType(), pa.timestamp("us", tz="UTC"))
 
 
 class Table:
-    """Named columns, of which all may be null."""
+    """Named columns, all nullable."""
 
     def __init__(self, **columns: tuple[types.DataType, Any]) -> None:
         self.names = tuple(columns)
@@ -30,11 +30,12 @@ class Table:
         return pa.RecordBatch.from_pydict(columns, schema=self._arrow)
 
     def check(self, schema: types.StructType) -> None:
-        """Refuse a schema of the user's own: what a job tells is what it tells."""
+        """Refuse a schema of the user's own: the columns are fixed."""
         if schema != self.schema:
             raise InvalidArgument(
-                "schema() is not for the user to say, it is "
+                "the schema is fixed: "
                 + ", ".join(
                     f"{field.name} {field.dataType.simpleString()}" for field in self.schema
                 )
+                + ". Remove .schema(…)"
             )

@@ -1,4 +1,4 @@
-"""What the tasks of source and sink have in common."""
+"""What the tasks of source and sink share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import cache
 
 
 @cache
-def spare_the_collector() -> None:
-    """Leave what is loaded by now out of garbage collections, once in a process.
+def freeze_loaded_objects() -> None:
+    """Exclude all objects that are loaded by now from garbage collection, once per process.
 
-    Spark has its Python processes collect after every task. To go through all modules takes 40 ms
-    of a core, more than reading or staging thousands of rows.
+    Spark runs a collection in its Python processes after every task. Scanning all modules takes
+    40 ms of a core, more than reading or staging thousands of rows.
     """
     gc.freeze()

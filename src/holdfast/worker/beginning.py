@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from holdfast.worker.handlers import NOBODY
-from holdfast.worker.held import Held, pieces
+from holdfast.worker.job import AsyncRunningJob, Batch, RunningJob
+from holdfast.worker.leases import Held, pieces
 from holdfast.worker.outcomes import GIVEN_BACK, Answer
 from holdfast.worker.pace import unknown_after
 from holdfast.worker.reporting import tell
-from holdfast.worker.running import AsyncRunningJob, Batch, RunningJob
 
 if TYPE_CHECKING:
     from holdfast.job import Lease
-    from holdfast.worker.control import Control
     from holdfast.worker.handlers import Handler
+    from holdfast.worker.loop import Control
     from holdfast.worker.shared import Shared
 
 log = logging.getLogger("holdfast")

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.engine import calls
-from holdfast.engine.script import MAX_JOBS
-from holdfast.worker.settling import settle_of
+from holdfast.engine.scripts import MAX_JOBS
+from holdfast.worker.outcomes import settle_of
 
 if TYPE_CHECKING:
+    from holdfast.client.sync.queue import Queue
+    from holdfast.connection.server import Sent
     from holdfast.engine.calls import Granted
-    from holdfast.queue import Queue
-    from holdfast.server import Sent
-    from holdfast.worker.held import Held
-    from holdfast.worker.places import Asking, Share
-    from holdfast.worker.running import RunningJob
+    from holdfast.worker.job import RunningJob
+    from holdfast.worker.leases import Held
     from holdfast.worker.shared import Shared
+    from holdfast.worker.slots import Asking, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,19 @@ class Flights:
         """Ask for jobs for so many places, and complete what is done."""
         most = min(count, MAX_JOBS)
         call = calls.lease(
-            self._queue.server.incarnation.next_token(),
+            self._queue.server.session.next_token(),
             round(self._shared.lease_seconds * 1000),
             most,
             to_the_back=self._queue._ask.to_the_back,
             failed=failed,
             complete=[settle_of(job) for job in completed],
         )
+        queue = self._queue
         asked_at, asked_after = time.monotonic(), self._shared.runs
         asking = self._share.ask(count)
         try:
             with self._held.telling(completed):
-                sent = self._queue._send(call)
+                sent = queue.server.send(queue._packer, call, queue._now())
         except BaseException:
             self._free(asking)
             raise

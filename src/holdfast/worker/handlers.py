@@ -6,18 +6,21 @@ Code never comes from the queue: a job names its handler, and what is not regist
 from __future__ import annotations
 
 import inspect
+import logging
+import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
 from holdfast import arguments
-from holdfast.backoff import DEFAULT_HANDLING, Handling
-from holdfast.calling import Declared
-from holdfast.engine.script import MAX_JOBS
+from holdfast.client.handlers import Declared
+from holdfast.engine.scripts import MAX_JOBS
 from holdfast.errors import InvalidArgument
+from holdfast.failures import DEFAULT_HANDLING, Handling
 from holdfast.job import Duration, Lease
-from holdfast.keys import utf8_name
+from holdfast.names import utf8_name
 
 ExecutorKind = Literal["thread", "process", "async"]
 
@@ -205,3 +208,59 @@ def _is_async(function: Callable[..., Any]) -> bool:
         function = function.func
     call = getattr(function, "__call__", None)  # noqa: B004  # The method, of an object that has one.
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+# ------------------------------------------------------------ jobs whose handler is not here
+# One line in the log per name and minute, however many jobs there are: producers make up the names,
+# so there may be any number of those, too.
+
+
+log = logging.getLogger("holdfast")
+
+LOG_EVERY_SECONDS: Final = 60.0
+"""How often a name is logged."""
+MOST_NAMES: Final = 100
+"""Names that are logged on their own; the others share one line."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    log_at: float = 0.0
+    count: int = 0
+    """Jobs since the last line."""
+
+
+class Unknown:
+    """Logs which handlers are missing. The control loops of a worker share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str | None] | None, _Seen] = {}
+
+    def tell(self, queue: str, name: str | None, id: str, seconds: float) -> None:
+        """Log that a job was given back for so many seconds, unless its name was just logged."""
+        now = time.monotonic()
+        with self._lock:
+            key = self._key(queue, name, now)
+            seen = self._seen.setdefault(key, _Seen())
+            seen.count += 1
+            if now < seen.log_at:
+                return
+            more, seen.count, seen.log_at = seen.count - 1, 0, now + LOG_EVERY_SECONDS
+        log.warning(
+            "%s: no handler for %s%s here; given back for %d s%s",
+            id,
+            "jobs without a name" if name is None else arguments.shown(name),
+            " and many other names" if key is None else "",
+            seconds,
+            f", as were {more} more jobs since the last such line" if more else "",
+        )
+
+    def _key(self, queue: str, name: str | None, now: float) -> tuple[str, str | None] | None:
+        """Return what a name is counted under: itself, or all that there is no room for."""
+        key = queue, name
+        if key not in self._seen and len(self._seen) >= MOST_NAMES:
+            self._seen = {k: seen for k, seen in self._seen.items() if now < seen.log_at}
+            if len(self._seen) >= MOST_NAMES:
+                return None
+        return key

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.worker.running import RunningJob
+    from holdfast.worker.job import RunningJob
 
 
 class Hooks:

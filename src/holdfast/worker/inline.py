@@ -8,22 +8,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from holdfast import arguments
+from holdfast.client.sync.queue import Queue
 from holdfast.engine import calls
 from holdfast.errors import HoldfastError, InvalidArgument, JobCancelled
 from holdfast.job import Duration, Extended, Lease, NewJob
-from holdfast.queue import Queue
-from holdfast.worker import settling
+from holdfast.worker import outcomes
 from holdfast.worker.handlers import NOBODY, Handler
+from holdfast.worker.job import AsyncRunningJob, Batch, Run, RunningJob, run, run_async
 from holdfast.worker.outcomes import Fail, Release, Retry
 from holdfast.worker.queues import called, own
 from holdfast.worker.reporting import report
-from holdfast.worker.running import AsyncRunningJob, Batch, Run, RunningJob, run, run_async
 from holdfast.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from holdfast.aqueue import AsyncQueue
+    from holdfast.client.aio.queue import AsyncQueue
     from holdfast.engine.call import Entry
-    from holdfast.worker.control import Control
+    from holdfast.worker.loop import Control
 
 LEASE_SECONDS: Final = 3600.0
 
@@ -167,20 +167,20 @@ class _Inline:
 
     def settle(self, jobs: Sequence[RunningJob]) -> None:
         left = dict.fromkeys(jobs)
-        while done := settling.completed(left):
-            call = calls.complete([settling.settle_of(job) for job in done])
+        while done := outcomes.completed(left):
+            call = calls.complete([outcomes.settle_of(job) for job in done])
             self._report(done, self.queue._run(call))
             for job in done:
                 del left[job]
         to_the_back = self.queue._ask.to_the_back
-        for settlement in settling.others(jobs, to_the_back=to_the_back):
+        for settlement in outcomes.others(jobs, to_the_back=to_the_back):
             try:
                 self._report(settlement.jobs, self.queue._run(settlement.call))
             except HoldfastError as error:
-                if not settling.turn_down(settlement, error):
+                if not outcomes.turn_down(settlement, error):
                     raise
                 self.settle(settlement.jobs)
 
     def _report(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         for job, ok in zip(jobs, counted, strict=True):
-            report(self.hooks, job, settling.answer_of(job), counted=ok)
+            report(self.hooks, job, outcomes.answer_of(job), counted=ok)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import arguments
-from holdfast.aqueue import AsyncQueue
-from holdfast.asharded import AsyncShard, AsyncShardedQueue
+from holdfast.client.aio.queue import AsyncQueue
+from holdfast.client.aio.sharded import AsyncShard, AsyncShardedQueue
+from holdfast.client.sync.queue import Queue
+from holdfast.client.sync.sharded import Shard, ShardedQueue
+from holdfast.connection.protocol import is_passing
+from holdfast.connection.server import Server
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.queue import Queue
-from holdfast.server import Server
-from holdfast.sharded import Shard, ShardedQueue
-from holdfast.wire import is_passing
+from holdfast.worker.reporting import fitting
 
 if TYPE_CHECKING:
-    from holdfast.sharding import Sharding
+    from holdfast.client.sharding import Sharding
+    from holdfast.worker.handlers import ExecutorKind, Handlers
+    from holdfast.worker.leases import Held
+    from holdfast.worker.shared import Shared
 
     AnyQueue = Queue | AsyncQueue
 
@@ -106,3 +111,84 @@ def greet(queues: Iterable[AnyQueue]) -> None:
             except HoldfastError as error:
                 if not is_passing(error):
                     raise
+
+
+# ------------------------------------------------------------------ the directory of workers
+
+
+REGISTER_SECONDS: Final = 5.0
+MOST_SHOWN: Final = 20
+"""Running jobs."""
+
+
+class Presence:
+    """Says who is here, and on what."""
+
+    def __init__(self, queue: Queue, held: Held, shared: Shared) -> None:
+        self._queue = queue
+        self._held = held
+        self._shared = shared
+        self.tell_at = time.monotonic()
+        """When it is to be told again."""
+
+    def tell(self, alive_for: float = 3 * REGISTER_SECONDS) -> None:
+        """Say that we are here, for so many seconds."""
+        self.tell_at = time.monotonic() + REGISTER_SECONDS
+        running = [job.describe() for job in self._held.running()[:MOST_SHOWN]]
+        handlers = self._shared.handlers.about(called(self._queue))
+        about = {**self._shared.about, **handlers, "running": running}
+        notes = about.pop("notes", None)
+        if isinstance(notes, dict) and notes:
+            about["notes"] = [list(note) for note in reversed(list(notes.items()))]
+        about = fitting(about)
+        self._queue.register(alive_for=alive_for, **about)
+
+    def leave(self) -> None:
+        """Say that we are gone."""
+        self.tell(alive_for=0.001)
+
+
+# --------------------------------------------------------- what a worker says when it starts
+
+
+def described(
+    queues: Collection[AnyQueue],
+    handlers: Handlers,
+    bounds: tuple[int, int],
+    executor: ExecutorKind,
+    lease: float,
+) -> str:
+    """Return servers, queues, handlers, concurrency, executor and lease, in one line."""
+    least, most = bounds
+    concurrency = str(least) if least == most else f"auto ({least} to {most})"
+    return "; ".join(
+        [
+            *_places(queues),
+            f"handlers: {_handlers(queues, handlers)}",
+            f"concurrency {concurrency}, executor {executor}, lease {lease:g} s",
+        ]
+    )
+
+
+def _places(queues: Collection[AnyQueue]) -> list[str]:
+    """Return the queues by server; an address is written without its password."""
+    found: dict[str, dict[str, None]] = {}
+    for queue in queues:
+        shard = shard_of(queue)
+        name = f"{called(queue)} ({shard[1]} shards)" if shard else called(queue)
+        found.setdefault(str(queue.server.address), {})[name] = None
+    return [
+        f"{'queue' if len(names) == 1 else 'queues'} {', '.join(names)} on {server}"
+        for server, names in found.items()
+    ]
+
+
+def _handlers(queues: Collection[AnyQueue], handlers: Handlers) -> str:
+    """Return the names of handlers: those of the worker, and those that its queues declare."""
+    declared = {name for queue in queues for name in queue.handlers}
+    names = sorted(declared.union(handlers.names()))
+    if handlers.take_nameless():
+        names.append("jobs without a name")
+    if any(handlers.for_failures(called(queue)) for queue in queues):
+        names.append("failed jobs")
+    return ", ".join(names) or "none"

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from holdfast.worker.running import RunningJob
-from holdfast.worker.settling import completed, size_of
+from holdfast.worker.job import RunningJob
+from holdfast.worker.outcomes import completed, size_of
 
 log = logging.getLogger("holdfast")
 

@@ -16,7 +16,7 @@ from holdfast.worker.outcomes import Answer, Fail, RaisedElsewhere, Retry, spend
 
 if TYPE_CHECKING:
     from holdfast.worker.hooks import Hooks
-    from holdfast.worker.running import Run, RunningJob
+    from holdfast.worker.job import Run, RunningJob
 
 log = logging.getLogger("holdfast")
 

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.worker.executors import Executor
-from holdfast.worker.handlers import Handler, Handlers
+from holdfast.worker.executors.base import Executor
+from holdfast.worker.handlers import Handler, Handlers, Unknown
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
-from holdfast.worker.places import Places
-from holdfast.worker.unknown import Unknown
+from holdfast.worker.slots import Places
 
 
 @dataclass

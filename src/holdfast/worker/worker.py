@@ -13,30 +13,28 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from holdfast import arguments
-from holdfast.backoff import Handling
 from holdfast.errors import InvalidArgument, WrongState
-from holdfast.worker.auto import Auto, Tuner, bounds_of
-from holdfast.worker.control import Control
-from holdfast.worker.describing import described
-from holdfast.worker.executors import Loop, Threads
-from holdfast.worker.gauge import processors
+from holdfast.failures import Handling
+from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
+from holdfast.worker.executors.base import Loop, Threads
+from holdfast.worker.executors.processes.child_process import Limits
+from holdfast.worker.executors.processes.executor import Processes
 from holdfast.worker.handlers import ExecutorKind, Handlers
 from holdfast.worker.hooks import Hooks, hear_of_beginnings
+from holdfast.worker.loop import Control
 from holdfast.worker.pace import Pace
-from holdfast.worker.places import Places
-from holdfast.worker.processes import Processes
-from holdfast.worker.queues import called, greet, own, weighted
+from holdfast.worker.queues import called, described, greet, own, weighted
 from holdfast.worker.reporting import lines_about
 from holdfast.worker.shared import Shared
 from holdfast.worker.signals import Asked, heeded
-from holdfast.worker.watched import Limits
+from holdfast.worker.slots import Places
 
 if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.job import Duration
+    from holdfast.worker.job import RunningJob
     from holdfast.worker.queues import AnyQueue
-    from holdfast.worker.running import RunningJob
 
 F = TypeVar("F", bound=Callable[..., Any])
 

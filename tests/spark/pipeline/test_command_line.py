@@ -55,8 +55,8 @@ def test_a_request_from_submit_to_report(
     picture = root.parent / "timeline.png"
     assert hf("pipeline", "report", name, picture) == f"{picture}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert hf("pipeline", "revive", name, "daily") == "0 run again\n"
-    assert "is over already" in hf.error("pipeline", "cancel", name, "daily", "--yes")
+    assert hf("pipeline", "revive", name, "daily") == "0 revived\n"
+    assert "has already ended" in hf.error("pipeline", "cancel", name, "daily", "--yes")
 
 
 def test_a_worker_tells_what_goes_wrong(
@@ -122,7 +122,7 @@ def test_a_request_is_cancelled(hf: Commands, pipeline: Pipeline, root: Path) ->
         (["nobody", "in/*.csv", "out"], 2, "unknown transform 'nobody'"),
         (["same", "../in/*.csv", "out"], 2, "must not go up"),
         (["same", "in/*.csv", "out", "--param", "least"], 2, "should look like name=value"),
-        (["same", "in/*.csv", "out", "--transforms", "nowhere"], 2, "there is no module 'nowhere'"),
+        (["same", "in/*.csv", "out", "--transforms", "nowhere"], 2, "'nowhere' was not found"),
         (["same", "in/*.csv", "out", "--mode", "replace"], 2, "'replace' is not one of"),
         (["same", "out"], 2, "Missing argument 'INPUT...'"),
         (["same", "in/*.csv", "out", *("--param", "a=1") * 2], 2, "'a' is given twice"),

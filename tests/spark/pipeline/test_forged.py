@@ -13,7 +13,7 @@ import pytest
 
 import spark.pipeline.support  # noqa: F401  # Its transforms are named here.
 from holdfast import InvalidArgument
-from holdfast.progress import Part
+from holdfast.client.status import Part
 from holdfast.spark.pipeline import foreign
 from holdfast.spark.pipeline.formats import output_options
 from holdfast.spark.pipeline.order import (

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast import Lease
-from holdfast.requests import RequestAsker
+from holdfast.client.requests import RequestAsker
 from holdfast.spark import Pipeline
 from holdfast.spark.pipeline import handle as handles
 from holdfast.spark.pipeline import order, planning

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import arguments
 from holdfast.errors import InvalidArgument
-from holdfast.ids import random_name
+from holdfast.names import random_name
 from holdfast.spark.pipeline.order import Stamp
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found

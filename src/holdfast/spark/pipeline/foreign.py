@@ -17,9 +17,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from holdfast import arguments
+from holdfast.client.status import Part
 from holdfast.errors import InvalidArgument
 from holdfast.escaping import visible
-from holdfast.progress import Part
 from holdfast.spark.pipeline.formats import input_options, output_options
 from holdfast.spark.pipeline.order import (
     Blocks,

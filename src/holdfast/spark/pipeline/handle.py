@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 import msgspec
 
 from holdfast import JobNotFound, Outcome, Queue, Request, arguments
+from holdfast.client.status import Part, RequestStatus
 from holdfast.errors import InvalidArgument, WrongState
-from holdfast.progress import Part, RequestStatus
 from holdfast.spark.pipeline import foreign, notices
 from holdfast.spark.pipeline.formats import output_options, own_options
 from holdfast.spark.pipeline.order import (

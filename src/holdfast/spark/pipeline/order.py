@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from holdfast import arguments
+from holdfast.client.status import RequestStatus
 from holdfast.errors import InvalidArgument
-from holdfast.progress import RequestStatus
 from holdfast.spark.pipeline.formats import Format
 
 Mode: TypeAlias = Literal["error", "overwrite", "append"]

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.ids import random_name
-from holdfast.progress import Part
+from holdfast.client.status import Part
+from holdfast.names import random_name
 from holdfast.spark.pipeline import foreign
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.formats import Format

@@ -15,9 +15,9 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from holdfast import Queue, Request
+from holdfast.client.status import RequestStatus
 from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost, WrongState
 from holdfast.escaping import visible
-from holdfast.progress import RequestStatus
 from holdfast.spark.pipeline import foreign, stages
 from holdfast.spark.pipeline.applying import GivenBack
 from holdfast.spark.pipeline.attempts import group_of, run_finish, run_part, try_transform

@@ -1,0 +1,1 @@
+"""What users call: queues, requests, handlers, schedules, writes and readers."""

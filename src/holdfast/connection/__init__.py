@@ -1,0 +1,1 @@
+"""Bytes to and from servers: URLs, logins, connections, clusters, and asking again."""

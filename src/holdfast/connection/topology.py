@@ -1,0 +1,317 @@
+"""Which server to talk to, where there are several: who serves a slot of a cluster, who is primary.
+
+Decisions only, no I/O. To find out, a topology yields whom to ask and what, and is sent the reply
+or thrown what went wrong; both shells drive the same one. What it knows may be out of date at any
+moment: then a server says so, or does not answer, and it is asked for again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator
+from typing import Any, Final, Protocol, TypeAlias
+
+import hiredis
+
+from holdfast.connection import protocol
+from holdfast.connection.address import Address, Node, shown
+from holdfast.errors import HoldfastError, ServerRefused
+
+FIND_SECONDS: Final = 2.0
+"""How long one server is waited for while it is only asked where to go: another may know."""
+
+HOPS: Final = 3
+"""Redirects that are followed at once; after so many the nodes do not agree, and need a moment."""
+
+Finding: TypeAlias = Generator[tuple[Address, bytes], Any, None]
+
+CONFIRM_SECONDS: Final = 1.0
+"""How long what a Sentinel said is relied on. A primary that was replaced while it lives goes on as
+if it were one until it is told, which takes Sentinels up to ten seconds; what it takes is lost."""
+
+_SLOTS: Final = protocol.pack(b"CLUSTER", b"SLOTS")
+_ROLE: Final = protocol.pack(b"ROLE")
+_ASKING: Final = protocol.pack(b"ASKING")
+
+
+class Topology(Protocol):
+    """What is known about several servers. Threads share it; every change is one assignment."""
+
+    def where(self, slot: int) -> Node | None:
+        """Return who serves a slot, or None when somebody has to be asked first."""
+
+    def primaries(self) -> list[Node] | None:
+        """Return all who serve slots, none where that is not told; None as above."""
+
+    def find(self) -> Finding:
+        """Ask who serves what."""
+
+    def forget(self, slot: int) -> None:
+        """Ask again before the next call to this slot."""
+
+    def lost(self, node: Node) -> None:
+        """Note that a server does not answer, or may not: ask before the next call to it."""
+
+    def found(self, node: Node) -> None:
+        """Note that a server answers."""
+
+    def doubts(self, node: Node) -> bool:
+        """Whether a server has not answered since it was lost."""
+
+    def moved(self, slot: int, node: Node) -> None:
+        """Note who serves a slot, as another node said."""
+
+    def target(self, redirect: str, teller: Node) -> Node:
+        """Return whom a redirect names."""
+
+
+def topology_of(address: Address) -> Topology | None:
+    """Return what is to be known about several servers; None for one that is where it is."""
+    match address.kind:
+        case "cluster":
+            return Cluster(address)
+        case "sentinel":
+            return Sentinels(address)
+    return None
+
+
+class _Doubts:
+    """Those that were lost."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._lost: frozenset[Node] = frozenset()
+
+    def lost(self, node: Node) -> None:
+        self._lost |= {node}
+
+    def found(self, node: Node) -> None:
+        self._lost -= {node}
+
+    def doubts(self, node: Node) -> bool:
+        return node in self._lost
+
+    def _in_order(self, nodes: tuple[Node, ...]) -> list[Node]:
+        """Return whom to ask: anybody, those that were lost last."""
+        return sorted(nodes, key=lambda node: (node in self._lost, random.random()))
+
+    def target(self, redirect: str, teller: Node) -> Node:
+        host, _, port = redirect.rpartition(" ")[2].rpartition(":")
+        return self._reached(host, int(port), teller)
+
+    def _reached(self, host: str, port: int, teller: Node) -> Node:
+        """Return how to reach what a server called by this name; without one it is its own."""
+        if self._address.reach:
+            return self._address.reach, port
+        return (teller[0] if host in ("", "?") else host), port
+
+
+class Cluster(_Doubts):
+    """Who serves which slot, as the nodes said last, and as redirects taught since."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self._nodes = address.nodes
+        self._ranges: list[tuple[int, int, Node]] | None = None
+        self._owners: dict[int, Node] = {}
+
+    def where(self, slot: int) -> Node | None:
+        node = self._owners.get(slot)
+        if node is None and self._ranges is not None:
+            owners = (node for first, last, node in self._ranges if first <= slot <= last)
+            # Nobody serves it, or we may not know: any node redirects, or says why not.
+            node = self._owners[slot] = next(owners, None) or random.choice(self._nodes)
+        return node
+
+    def primaries(self) -> list[Node] | None:
+        ranges = self._ranges
+        return None if ranges is None else list(dict.fromkeys(node for _, _, node in ranges))
+
+    def forget(self, slot: int) -> None:
+        self._ranges = None
+        self._owners.pop(slot, None)
+
+    def lost(self, node: Node) -> None:
+        super().lost(node)
+        self._ranges = None
+        owners = self._owners.copy().items()  # At once: other threads learn meanwhile.
+        self._owners = {slot: owner for slot, owner in owners if owner != node}
+
+    def moved(self, slot: int, node: Node) -> None:
+        self._owners[slot] = node
+        if node not in self._nodes:
+            self._nodes = (*self._nodes, node)
+
+    def find(self) -> Finding:
+        trouble: Exception | None = None
+        for node in self._in_order(self._nodes):
+            try:
+                reply = yield self._address.at(node), _SLOTS
+            except (OSError, ServerRefused) as error:
+                trouble = error
+                continue
+            word = protocol.word_of(reply)
+            if not word:
+                self._learn(reply, node)
+                return
+            if word == "NOPERM":  # Redirects tell the same, one by one.
+                self._ranges = []
+                return
+            trouble = _no_cluster(node) if word == "ERR" else protocol.refusal(reply)
+        raise trouble or ConnectionError("there is no node to ask")
+
+    def _learn(self, reply: list[Any], teller: Node) -> None:
+        ranges, nodes = [], []
+        for first, last, *served_by in reply:
+            members = [
+                self._reached((host or b"").decode(), port, teller) for host, port, *_ in served_by
+            ]
+            ranges.append((first, last, members[0]))
+            nodes += members
+        self._nodes = tuple(dict.fromkeys((*nodes, *self._address.nodes)))
+        self._owners = {}
+        self._ranges = ranges
+
+
+def _no_cluster(node: Node) -> ServerRefused:
+    return ServerRefused(
+        f"{shown(node)} is not a node of a cluster: use redis:// for a server by itself, and "
+        "redis+sentinel:// for Sentinels",
+        "ERR",
+    )
+
+
+class Sentinels(_Doubts):
+    """Who is primary, as a Sentinel said a moment ago and the server itself confirmed."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self._primary: Node | None = None
+        self._confirm_at = 0.0
+
+    def where(self, slot: int) -> Node | None:  # noqa: ARG002  # One server has all slots.
+        return self._primary if time.monotonic() < self._confirm_at else None
+
+    def primaries(self) -> list[Node] | None:
+        node = self.where(0)
+        return [node] if node else None
+
+    def forget(self, slot: int) -> None:  # noqa: ARG002
+        self._primary = None
+
+    def lost(self, node: Node) -> None:
+        super().lost(node)
+        self._primary = None
+
+    def moved(self, slot: int, node: Node) -> None:
+        """Never told outside of a cluster."""
+
+    def find(self) -> Finding:
+        trouble: Exception | None = None
+        known = self._primary
+        self._rely()  # Others need not ask meanwhile.
+        question = protocol.pack(
+            b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._address.primary.encode()
+        )
+        for sentinel in self._in_order(self._address.nodes):
+            super().lost(sentinel)  # Until it answers: who does not is asked last.
+            try:
+                told = yield self._address.sentinel(sentinel), question
+                self.found(sentinel)
+                node = self._told(told, sentinel)
+                if node == known:
+                    return self._rely()
+                role = yield self._address.at(node), _ROLE
+            except (OSError, ServerRefused) as error:
+                if not isinstance(trouble, ServerRefused):  # Who answers says more.
+                    trouble = error
+                continue
+            word = protocol.word_of(role)
+            if word == "NOPERM" or (not word and role[0] == b"master"):
+                self._primary = node
+                return self._rely()
+            # It was primary, and the Sentinel does not know better yet.
+            trouble = (
+                protocol.refusal(role) if word else ConnectionError(f"{shown(node)}: no primary")
+            )
+        if known is None:
+            raise trouble or ConnectionError("there is no Sentinel to ask")
+        return self._rely()
+
+    def _rely(self) -> None:
+        """Ask nobody for a moment."""
+        self._confirm_at = time.monotonic() + CONFIRM_SECONDS
+
+    def _told(self, reply: Any, sentinel: Node) -> Node:
+        if isinstance(reply, hiredis.ReplyError):
+            if protocol.word_of(reply) == "ERR":
+                raise ServerRefused(
+                    f"{shown(sentinel)} is not a Sentinel: use redis:// for a server by itself, "
+                    "and redis+cluster:// for a cluster",
+                    "ERR",
+                )
+            raise protocol.refusal(reply)
+        if reply is None:
+            raise ServerRefused(
+                f"the Sentinel {shown(sentinel)} knows no primary {self._address.primary!r}", "ERR"
+            )
+        host, port = reply
+        return self._reached(host.decode(), int(port), sentinel)
+
+
+class RoutedTries(protocol.Tries):
+    """The tries of one call where there are several servers: which one is next."""
+
+    retriable = protocol.RETRIABLE | {"READONLY", "NOREPLICAS", "MOVED", "ASK"}
+
+    def __init__(self, topology: Topology, slot: int, *about: Any, **more: Any) -> None:
+        super().__init__(*about, **more)
+        self._topology = topology
+        self._slot = slot
+        self._hops = 0
+
+    def after_loss(self, error: OSError, *, sent: bool, node: Node | None = None) -> float:
+        self._leave(node)
+        return super().after_loss(error, sent=sent)
+
+    def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:
+        self._leave(node)  # Its replica may be the primary by now.
+        return super().after_few_copies(replicas, wanted)
+
+    def after_no_entry(self, error: ServerRefused, node: Node | None = None) -> float:
+        self._leave(node)
+        return super().after_no_entry(error)
+
+    def after_refusal(
+        self, before: object, reply: hiredis.ReplyError, node: Node | None = None
+    ) -> float:
+        word = protocol.word_of(reply)
+        if word in ("MOVED", "ASK") and node:
+            return self._redirect(word, reply, node)
+        if word != "NOSCRIPT":
+            self.ask_at = None
+        if word in self.retriable - {"TRYAGAIN"}:
+            self._leave(node)
+        pause = super().after_refusal(before, reply)
+        if self.ask_at:
+            self.first, self.ahead = self.first + _ASKING, self.ahead + 1
+        return pause
+
+    def _leave(self, node: Node | None) -> None:
+        self.ask_at = None
+        self.forget_script()
+        if node:
+            self._topology.lost(node)
+
+    def _redirect(self, word: str, reply: hiredis.ReplyError, teller: Node) -> float:
+        node = self._topology.target(str(reply), teller)
+        self.forget_script()
+        self.ask_at = None
+        if word == "MOVED":
+            self._topology.moved(self._slot, node)
+        else:  # This once: the slot is on its way, and there as a whole is not yet anybody.
+            self.ask_at, self.first, self.ahead = node, _ASKING, 1
+        self._hops += 1
+        trouble: HoldfastError = protocol.refusal(reply)
+        return 0 if self._hops <= HOPS else self._pause_or_raise(trouble)

@@ -1,0 +1,278 @@
+-- Code that every transition shares: the clock, the caller's last answer, refusals, and the facts
+-- of a job.
+--
+-- A script is one text: a header line, the functions that the transition needs from this file and
+-- from shared/, and one <transition>.lua. scripts.py puts it together, and fills in `key.<name>`
+-- and words in capitals. A changing transition has this shape:
+--
+--     local again = begin()              -- clock, layout, "have I answered this call before?"
+--     if again then return again end
+--     ... check everything, then write ...
+--     return finish(answer)              -- remember the answer, wake a sleeper, publish events
+--
+-- Check, then write: Lua does not roll back, so every refusal comes before the first write, and
+-- no command that can fail follows a write. A command fails on a key of the wrong type, so each
+-- key is read once before the first write.
+--
+-- The server runs the whole text anew for every call: a table that grows, or a function inside a
+-- loop, costs more than most commands.
+
+local call = redis.call
+local this  -- the state of this call, see look()
+
+-- ---------------------------------------------------------------- refusals
+
+-- No value from outside goes into a refusal: it could forge a reply.
+local function refuse(word, fact)
+  error({err = word .. ' ' .. fact})
+end
+
+-- tonumber takes 'nan', 'inf', '0x10' and ' 7 '. A number here is plain digits.
+local function whole(text, least, most, what)
+  local n = text and #text <= 16 and string.find(text, '^%d+$') and tonumber(text)
+  if not n or n < least or n > most then refuse('INVALID', what) end
+  return n
+end
+
+local function name(text, what)
+  if not text or #text < 1 or #text > MAX_NAME then refuse('INVALID', what) end
+  return text
+end
+
+-- Fails, before the first write, if a key that most transitions write has the wrong type.
+local function check_types()
+  call('ZCARD', key.ready)
+  call('ZCARD', key.leased)
+  call('HLEN', key.holds)
+  call('HLEN', key.jobs)
+  this.has_facts = call('HLEN', key.facts) > 0
+  this.has_next = call('HLEN', key.next) > 0
+  this.asleep = call('LLEN', key.wake) == 0
+  if this.has_facts or this.has_next then
+    call('ZCARD', key.delayed)
+    call('ZCARD', key.failed)
+    call('ZCARD', key.ended)
+    call('HLEN', key.results)
+    this.has_requests = call('HLEN', key.requests) > 0
+    -- A successor may belong to a group that does not exist yet.
+    if this.has_requests or this.has_next then
+      call('ZCARD', key.parked)
+      call('ZCARD', key.turns)
+      call('ZCARD', key.terms)
+    end
+  end
+end
+
+-- ------------------------------------------------------------ begin and end
+
+local function look()
+  local now
+  if ARGV[1] == '' then
+    local time = call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  else
+    now = whole(ARGV[1], 0, MAX_INSTANT, 'time')
+  end
+  local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'before', 'paused', 'largest',
+    'sequence', 'staging')
+  local layout, sequence = found[1], found[7]
+  -- Change only a queue that has our own layout.
+  if layout and layout ~= 'OUR_LAYOUT' then
+    local newer = #layout <= 9 and string.find(layout, '^[1-9]%d*$')
+    refuse('LAYOUT', newer and layout or 'unknown')
+  end
+  if sequence and not string.find(sequence, '^%d+$') then refuse('BROKEN', 'sequence') end
+  this = {
+    now = now, at = '', seen = tonumber(found[2]), grace = tonumber(found[3]) or 0,
+    before = tonumber(found[4]), lapsed_by = 0,
+    paused = found[5], largest = tonumber(found[6]) or 0,
+    new_caller = false, has_facts = false, has_next = false, has_requests = false,
+    asleep = false, grantable = false,
+    meta = layout and {} or {'layout', OUR_LAYOUT}, told = {},
+    staging = found[8] and tonumber(found[8]) or nil,
+  }
+end
+
+-- Set a field of `meta`; finish() writes it.
+local function note(field, value)
+  local meta = this.meta
+  meta[#meta + 1], meta[#meta + 2] = field, value
+end
+
+-- Returns the remembered answer if this call is a repetition, else nil.
+local function begin()
+  look()
+  local now, seen = this.now, this.seen
+  local caller, number = name(ARGV[2], 'caller'), whole(ARGV[3], 1, MAX_INSTANT, 'number')
+  this.at = string.format('%d', now)  -- not `..`, which loses digits
+  -- If the clock was set back, an old grace must not stop reclaim until the clock has caught up.
+  if this.grace > now + SILENCE_MS then this.grace = 0 end
+  -- After a silence of all clients (restart, failover, clock step), leases do not lapse at once:
+  -- their holders may extend them first.
+  if seen and now - seen > SILENCE_MS then
+    this.grace, this.before = now + SILENCE_MS, seen
+    note('grace', this.grace)
+    note('before', seen)
+  end
+  -- During the grace, a lease is protected if it had not lapsed by the last call before the
+  -- silence. A lease that had lapsed by then is not protected, because clients that call seldom
+  -- must reclaim too. `seen` may be up to a second older than that call, so some leases are
+  -- protected without need.
+  this.lapsed_by = now < this.grace and math.min(now, this.before or 0) or now
+  -- Written at most once a second, so a silence is measured to the second.
+  local a_second_later = not seen or now - seen >= 1000 or now < seen
+  if a_second_later then note('seen', now) end
+
+  local last = call('HGET', key.calls, caller)
+  if last then
+    local answered, start = string.match(last, '^(%d+) %d+ ()')
+    answered = tonumber(answered or 0)
+    if answered > number then refuse('STALE', 'a later call of this caller was answered') end
+    if answered == number then
+      call('HSET', key.calls, caller, last)  -- a write, so that WAIT covers this answer
+      return cmsgpack.unpack(string.sub(last, start))
+    end
+  else
+    this.new_caller = true
+  end
+  -- A command that the user's ACL denies would fail between two writes. The check is slow, so it is
+  -- made for a new caller and once a second.
+  if not last or a_second_later then
+    for _, command in ipairs({
+      {'ZADD', key.ready, 0, ''}, {'ZREM', key.ready, ''}, {'ZRANGE', key.ready, 0, 0},
+      {'ZCARD', key.ready}, {'ZSCORE', key.ready, ''}, {'ZMSCORE', key.ready, ''},
+      {'ZPOPMIN', key.ready}, {'ZCOUNT', key.ready, 0, 0}, {'ZLEXCOUNT', key.parked, '-', '+'},
+      {'HSET', key.jobs, '', ''}, {'HDEL', key.jobs, ''}, {'HMGET', key.jobs, ''},
+      {'HGET', key.jobs, ''}, {'HEXISTS', key.jobs, ''}, {'HLEN', key.jobs},
+      {'HSTRLEN', key.jobs, ''}, {'HINCRBY', key.meta, '', 1}, {'HRANDFIELD', key.calls, 1},
+      {'LLEN', key.wake}, {'LPUSH', key.wake, ''}, {'UNLINK', key.wake},
+    }) do
+      if not redis.acl_check_cmd(unpack(command)) then refuse('NOPERM', command[1]) end
+    end
+  end
+end
+
+-- Forget callers that were silent for CALLER_MS. Each new caller, and each known one on every 16th
+-- call, looks at four random entries, so `calls` stays small even if callers live only briefly.
+local function forget_callers()
+  -- Right after a silence the clock may have jumped, so measure from the last call before it.
+  local known_until = this.now < this.grace and this.before or this.now
+  for _, other in ipairs(call('HRANDFIELD', key.calls, 4)) do
+    local seen = string.match(call('HGET', key.calls, other), '^%d+ (%d+) ')
+    if known_until - (seen or 0) > CALLER_MS then call('HDEL', key.calls, other) end
+  end
+end
+
+-- Add ids to the one message that this call publishes. tell() keeps the list: the caller must not
+-- change it afterwards. `added` has no counter: it is `sequence` less `promoted` and `requeued`.
+local function tell(kind, ids)
+  if #ids == 0 then return end
+  local told = this.told
+  for i = 1, #told do
+    local event = told[i]
+    if event.kind == kind then
+      for j = 1, #ids do event.ids[#event.ids + 1] = ids[j] end
+      return
+    end
+  end
+  told[#told + 1] = {kind = kind, ids = ids}
+end
+
+-- Remember the answer, count and publish the events, wake a sleeper. reply: what the caller gets,
+-- if that is more than the answer to remember.
+local function finish(answer, reply)
+  call('HSET', key.calls, ARGV[2], ARGV[3] .. ' ' .. this.at .. ' ' .. cmsgpack.pack(answer))
+  if #this.meta > 0 then call('HSET', key.meta, unpack(this.meta)) end
+  if this.new_caller or ARGV[3] % 16 == 0 then forget_callers() end
+  if this.grantable and this.asleep and not this.paused then call('LPUSH', key.wake, '1') end
+  local events = {}
+  for i, event in ipairs(this.told) do
+    local kind, ids, n = event.kind, event.ids, #event.ids
+    if n > 0 and kind ~= 'added' then redis.pcall('HINCRBY', key.meta, kind, n) end
+    events[i] = {kind, n, n <= 100 and ids or {}}
+  end
+  if #events > 0 then redis.pcall('PUBLISH', key.events, cmsgpack.pack(events)) end
+  return reply or answer
+end
+
+-- Record a change that has no event, so that stamp() changes.
+local function book()
+  if not this.booked then redis.pcall('HINCRBY', key.meta, 'booked', 1) end
+  this.booked = true
+end
+
+-- Returns a text that changes with every change of the queue.
+local function stamp()
+  local counted = call('HMGET', key.meta, 'sequence', 'leased', 'completed', 'released', 'promoted',
+    'reclaimed', 'failed', 'pruned', 'retried', 'updated', 'cancelling', 'cancelled', 'revived',
+    'result', 'opened', 'sealed', 'changed', 'ended', 'forgotten', 'booked')
+  for i = 1, #counted do counted[i] = counted[i] or '' end
+  return table.concat(counted, ' ')
+end
+
+-- ------------------------------------------------------------------- values
+
+local function rank_of(priority, sequence)
+  return (MAX_PRIORITY - priority) * RANKS + sequence
+end
+
+-- Take n sequence numbers. Returns the number before the first.
+local function take_numbers(n)
+  return call('HINCRBY', key.meta, 'sequence', n) - n
+end
+
+-- A number in a record; 0 if it is not valid, as another program may have written it.
+local function number_in(kept, field_name)
+  local number = kept[field_name]
+  local sound = type(number) == 'number' and number >= 0 and number % 1 == 0
+  return sound and number <= MAX_INSTANT and number or 0
+end
+
+-- Facts are what is stored about a job beside its payload: msgpack with full words as keys, and
+-- only what differs from the defaults; -1 means no limit. The client may set the first eleven. A
+-- fact of the wrong kind is ignored, because it must not stop the queue. An unknown fact is kept,
+-- because a newer release may have written it. Returns the facts, and whether all of them are
+-- valid.
+local function read_facts(packed)
+  if not packed then return {}, true end
+  local ok, facts = pcall(cmsgpack.unpack, packed)
+  if not ok or type(facts) ~= 'table' then return {}, false end
+  this.kinds = this.kinds or {
+    handler = 'string', timeout_ms = 'number', max_failures = 'number', max_lapses = 'number',
+    min_backoff_ms = 'number', max_backoff_ms = 'number', result_for_ms = 'number',
+    remember_for_ms = 'number', keep = 'boolean', group = 'string', group_limit = 'number',
+    request = 'string', place = 'number',
+    priority = 'number', number = 'number', failures = 'number', lapses = 'number',
+    error = 'string', raised = 'string', cancelled = 'boolean', failed_at = 'number',
+    handlings = 'number', max_handlings = 'number',
+    outcome = 'string', ended_at = 'number', taken_until = 'number',
+  }
+  local kinds, sound = this.kinds, true
+  for fact, value in pairs(facts) do
+    local kind = type(value)
+    if kind ~= (kinds[fact] or kind)
+      or kind == 'number' and not (value >= -1 and value <= MAX_INSTANT and value % 1 == 0)
+      or fact == 'priority' and not (value >= 0 and value <= MAX_PRIORITY) then
+      facts[fact] = nil
+      sound = false
+    end
+  end
+  return facts, sound
+end
+
+local function facts_of(id)
+  return read_facts(call('HGET', key.facts, id))
+end
+
+local function set_facts(id, facts)
+  if next(facts) then
+    call('HSET', key.facts, id, cmsgpack.pack(facts))
+    this.has_facts = true
+  else
+    call('HDEL', key.facts, id)
+  end
+end
+
+local function after_ms(duration)
+  return math.min(this.now + duration, MAX_INSTANT)
+end

@@ -1,0 +1,275 @@
+-- granting: ready | parked | failed -> leased
+
+-- Count one more running job of this owner (by = 1), or one less (-1). Returns whether there was a
+-- free place.
+local function take_place(record, by, failed)
+  if by > 0 and record.limit >= 0 and record.running >= record.limit then return false end
+  record.running = record.running + by
+  if failed then record.failed = record.failed - by else record.parked = record.parked - by end
+  if by > 0 and record.first_at == 0 then record.first_at = this.now end
+  return true
+end
+
+-- Keep the jobs that fit into one reply; the others go back to where they were.
+local function leave_what_fits(ids, ranks, whose, failed)
+  local bytes = 0
+  for i = 1, #ids do
+    local id, record = ids[i], whose[i]
+    bytes = bytes + call('HSTRLEN', key.jobs, id)
+    if i > 1 and bytes > MAX_BYTES then
+      if record then take_place(record, -1, failed) end
+      if failed then
+        call('ZADD', key.failed, this.now, id)
+      elseif record then
+        call('ZADD', key.parked, 0, parked_member(id, facts_of(id)))
+      else
+        call('ZADD', key.ready, ranks[i], id)
+      end
+      ids[i] = nil
+    end
+  end
+end
+
+-- An id without a payload is not a job: drop it, so that it does not hide the jobs behind it.
+-- Returns how many were dropped.
+local function drop_ghosts(ids, ranks, whose, payloads)
+  local kept, n = 0, #ids
+  for i = 1, n do
+    local id, record = ids[i], whose[i]
+    ids[i] = nil
+    if payloads[i] then
+      kept = kept + 1
+      ids[kept], ranks[kept], payloads[kept] = id, ranks[i], payloads[i]
+    else
+      call('HDEL', key.holds, id)
+      if record then
+        record.running = record.running - 1
+        end_job(id, facts_of(id), 'cancelled')
+      else
+        call('HDEL', key.facts, id)
+      end
+    end
+  end
+  for i = kept + 1, n do payloads[i] = nil end
+  return n - kept
+end
+
+-- Failed jobs, the longest due first, with ranks that carry their priorities. A job whose request
+-- has no free place is looked at again in a second.
+local function pop_failed(wanted)
+  local ids, ranks, whose = {}, {}, {}
+  local due = call('ZRANGE', key.failed, '-inf', this.now, 'BYSCORE', 'LIMIT', 0, wanted)
+  for _, id in ipairs(due) do
+    local facts = facts_of(id)
+    local owner = facts.request or facts.group
+    local record = owner and request_of(owner)
+    if record and not take_place(record, 1, true) then
+      call('ZADD', key.failed, after_ms(1000), id)
+    else
+      local at = #ids + 1
+      ids[at], whose[at] = id, record
+      ranks[at] = string.format('%d', rank_of(facts.priority or 50, 0))
+      call('ZREM', key.failed, id)
+    end
+  end
+  return ids, ranks, whose
+end
+
+local function pop_ready(wanted)
+  local found = call('ZPOPMIN', key.ready, wanted)
+  local ids, ranks = {}, {}
+  for i = 1, #found / 2 do ids[i], ranks[i] = found[2 * i - 1], found[2 * i] end
+  return ids, ranks, {}
+end
+
+-- The best of `ready` and of the owners that have a turn, part by part. An owner that gave a part
+-- goes behind its equals, and behind the ready jobs of its priority.
+local function pop_by_turns(wanted)
+  local ready = call('ZRANGE', key.ready, 0, wanted - 1, 'WITHSCORES')
+  local turns = call('ZRANGE', key.turns, 0, wanted - 1, 'WITHSCORES')
+  -- A turn is an index into `owners`; `at` has its rank.
+  local owners, at, records = {}, {}, {}
+  -- One line of turns per distance from the highest priority, each in order; all lines before
+  -- `best` are empty.
+  local lines, best = {}, MAX_PRIORITY + 1
+  local function line_up(turn, above, rank)
+    local line = lines[above]
+    if not line then
+      line = {head = 1, last = 0}
+      lines[above] = line
+    end
+    local last = line.last + 1
+    line.last, line[last], at[turn] = last, turn, rank
+    if above < best then best = above end
+  end
+  for turn = 1, #turns / 2 do
+    local rank = tonumber(turns[2 * turn])
+    owners[turn] = turns[2 * turn - 1]
+    line_up(turn, math.floor(rank / RANKS), rank)
+  end
+  local packed = look_up(owners)
+
+  -- The next part of an owner. Looks up n parts at a time.
+  local waiting, places, passed = {}, {}, {}
+  local function next_of(turn, n)
+    local found = waiting[turn]
+    local member = found and found[places[turn]]
+    if not member then
+      passed[turn] = found and passed[turn] + #found or 0
+      found = parked_of(owners[turn], records[turn], passed[turn], n)
+      waiting[turn], places[turn], member = found, 1, found[1]
+    end
+    return member
+  end
+
+  local ids, ranks, whose, members, taken, plain = {}, {}, {}, {}, 0, 0
+  local id, rank, texts = ready[1], tonumber(ready[2]), {}
+  while taken < wanted do
+    local line = lines[best]
+    local turn = line and line[line.head]
+    while not turn and best <= MAX_PRIORITY do
+      best = best + 1
+      line = lines[best]
+      turn = line and line[line.head]
+    end
+    if id and not (turn and at[turn] < rank) then
+      plain, taken = plain + 1, taken + 1
+      ids[taken], ranks[taken] = id, ready[2 * plain]
+      id, rank = ready[2 * plain + 1], tonumber(ready[2 * plain + 2])
+    elseif turn then
+      local head, owner, record = line.head + 1, owners[turn], records[turn]
+      line.head = head
+      if record == nil then
+        record = request_of(owner, packed[turn])
+        records[turn] = record
+      end
+      local before, length, behind = taken, #owner, line.last - head + 1
+      local grouped, limit = record and record.group == 1, record and record.limit
+      -- How many parts it may give before another owner has the turn.
+      local alone = behind == 0 and not grouped and not (id and rank < (best + 1) * RANKS)
+      local most = not record and 0 or alone and wanted or taken + 1
+      if record and limit >= 0 then most = math.min(most, taken + limit - record.running) end
+      while taken < most do
+        local member = next_of(turn, math.ceil((wanted - before) / (behind + 1)))
+        if not member then break end
+        local found, place = waiting[turn], places[turn]
+        local last = math.min(place + most - taken - 1, #found)
+        -- The rank for the holds. The facts of a part keep its place, so its rank is only its
+        -- priority; and if the first and the last part have the same priority, so have all between
+        -- them. A job of a group keeps its whole rank, because it may leave the group while it
+        -- runs.
+        local above = not grouped and string.sub(member, length + 4, length + 5)
+        if above and string.sub(found[last], length + 4, length + 5) ~= above then last = place end
+        local text = texts[above]
+        if not text then
+          local _, its_rank = read_parked(member)
+          if above then its_rank = its_rank - its_rank % RANKS end
+          text = string.format('%d', its_rank)
+          if above then texts[above] = text end
+        end
+        for i = place, last do
+          member, taken = found[i], taken + 1
+          ids[taken], ranks[taken] = string.sub(member, length + 30), text
+          whose[taken], members[taken - plain] = record, member
+        end
+        local n = last - place + 1
+        record.running, record.parked = record.running + n, record.parked - n
+        places[turn] = last + 1
+      end
+      if taken > before then
+        if record.first_at == 0 then record.first_at = this.now end
+        local above = best
+        -- Each job of a group has its own priority.
+        local following = grouped and next_of(turn, 1)
+        if following then
+          local _, its_rank = read_parked(following)
+          above = math.floor(its_rank / RANKS)
+        end
+        line_up(turn, above, above * RANKS + RANKS - 1)
+      elseif record and record.turn == 0 then
+        record.turn, record.stood = at[turn], at[turn]  -- It gave no part: decide_met removes it.
+      end
+    else
+      break
+    end
+  end
+
+  if plain > 0 then
+    local taken_ids = {}
+    for i = 1, plain do taken_ids[i] = ready[2 * i - 1] end
+    call('ZREM', key.ready, unpack(taken_ids))
+  end
+  if taken > plain then call('ZREM', key.parked, unpack(members)) end
+  return ids, ranks, whose
+end
+
+-- A new number for each owner that gave a part. An owner that gave no part keeps its turn.
+local function number_turns(n, whose)
+  local parts = 0
+  for i = 1, n do
+    if whose[i] then parts = parts + 1 end
+  end
+  if parts == 0 then return end
+  redis.pcall('HINCRBY', key.meta, 'requeued', parts)
+  local number = take_numbers(parts)
+  for i = 1, n do
+    local record = whose[i]
+    if record then
+      number = number + 1
+      record.number = number
+    end
+  end
+end
+
+-- Take the best jobs, or failed jobs. Returns ids, ranks, payloads. An owner that gave a part gets
+-- a new turn.
+local function take_best(wanted, failed)
+  local ghosts, pop = 0, pop_ready
+  if failed then
+    pop = pop_failed
+  elseif this.has_requests and call('ZCARD', key.turns) > 0 then
+    pop = pop_by_turns
+  end
+  while true do
+    local ids, ranks, whose = pop(wanted)
+    if #ids == 0 then return ids, ranks, {} end
+    if #ids * this.largest > MAX_BYTES then leave_what_fits(ids, ranks, whose, failed) end
+    if pop == pop_by_turns then number_turns(#ids, whose) end
+    local payloads, sound = call('HMGET', key.jobs, unpack(ids)), true
+    for i = 1, #ids do sound = sound and payloads[i] end
+    if not sound then ghosts = ghosts + drop_ghosts(ids, ranks, whose, payloads) end
+    if #ids > 0 or ghosts >= MAX_JOBS then return ids, ranks, payloads end
+  end
+end
+
+local function grant_all(ids, ranks, token, lapses_at)
+  local n, until_ = #ids, string.format('%d', lapses_at)
+  local before_rank = token .. ' ' .. this.at .. ' '
+  local leased, holds, rank, hold = {}, {}, nil, nil
+  for i = 1, n do
+    local id = ids[i]
+    if ranks[i] ~= rank then  -- Parts of a request share one.
+      rank = ranks[i]
+      hold = before_rank .. rank
+    end
+    leased[2 * i - 1], leased[2 * i] = until_, id
+    holds[2 * i - 1], holds[2 * i] = id, hold
+  end
+  if n > 16 then
+    -- The server keeps a small set as a list, and searches it from end to end. A member longer than
+    -- 64 bytes (and than any id) turns it into a table, and it stays one.
+    local long = string.rep('-', MAX_NAME + 1)
+    call('ZADD', key.leased, 0, long, unpack(leased))
+    call('ZREM', key.leased, long)
+    call('HSET', key.holds, long, '', unpack(holds))
+    call('HDEL', key.holds, long)
+  else
+    call('ZADD', key.leased, unpack(leased))
+    call('HSET', key.holds, unpack(holds))
+  end
+  tell('leased', ids)
+end
+
+local function has_more()
+  return call('ZCARD', key.ready) > 0 or this.has_requests and call('ZCARD', key.turns) > 0
+end

@@ -1,0 +1,290 @@
+"""How many handlers run at a time, where that follows the load: `concurrency="auto"`.
+
+The rule: the tasks of this worker that want a processor, on average over the last second, should be
+as many as there are processors for it. A handler that computes wants one all the time, so there is
+one handler per processor. A handler that waits for a network wants one for a small part of the
+time, so there are many. For the worker are the processors that it uses and those that are idle, and
+at least half of all, whatever other programs do.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+from holdfast import arguments
+from holdfast.errors import InvalidArgument
+from holdfast.worker.executors.processes import trees
+from holdfast.worker.handlers import ExecutorKind
+
+log = logging.getLogger("holdfast")
+
+TICK_SECONDS: Final = 1.0
+ROOMY: Final = 0.8
+"""More handlers may run while those that run want less than this part of the processors."""
+CROWDED: Final = 1.1
+"""Fewer should run when they want more than this. Between the two nothing changes."""
+SATURATED: Final = 0.95
+"""When all programs together use more than this part of the processors, some have to wait."""
+ONE_PROCESSOR: Final = 1.1
+"""Threads that use less than this together may wait for each other: the interpreter runs one at a
+time."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Between how many the concurrency may go: `Worker(queue, concurrency=Auto(2, 32))`."""
+
+    least: int = 1
+    most: int | None = None
+    """By default 4 processes per processor, 64 threads, 1,000 coroutines."""
+
+    def __post_init__(self) -> None:
+        arguments.whole("least", self.least, 1, 10_000)
+        if self.most is not None:
+            arguments.whole("most", self.most, 1, 10_000)
+            if self.most < self.least:
+                raise InvalidArgument(f"most must be at least {self.least}, which is the least")
+
+
+def bounds_of(concurrency: object, executor: ExecutorKind) -> tuple[int, int]:
+    """Return the least and the most that `concurrency` means: of a plain number, twice that."""
+    if concurrency is None:
+        return (_USUAL[executor](),) * 2
+    if concurrency == "auto":
+        concurrency = Auto()
+    if isinstance(concurrency, Auto):
+        most = concurrency.most or _MOST[executor]()
+        return concurrency.least, max(concurrency.least, most)
+    if isinstance(concurrency, str):
+        raise InvalidArgument(f"concurrency must be a number or 'auto', not {concurrency!r}")
+    return (arguments.whole("concurrency", concurrency, 1, 10_000),) * 2
+
+
+def _per_processor() -> int:
+    return max(1, math.floor(processors()))
+
+
+_USUAL: Final[dict[ExecutorKind, Callable[[], int]]] = {
+    "thread": lambda: 16,
+    "async": lambda: 100,
+    "process": _per_processor,
+}
+_MOST: Final[dict[ExecutorKind, Callable[[], int]]] = {
+    "thread": lambda: 64,
+    "async": lambda: 1000,
+    "process": lambda: 4 * _per_processor(),
+}
+
+
+def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, one: bool) -> int:
+    """Return how many shall run from now on.
+
+    wants  all places are taken, and there may be more work
+    one    handlers share one interpreter
+    """
+    least, most = bounds
+    available = _available(count, load, one=one)
+    wanted = max(_wanted(count, load), 0.01)
+    fit = count * available / wanted  # So many would want all that is available.
+    if wanted > available * CROWDED:
+        return max(least, min(count, max(math.ceil(fit - 0.25), count - max(1, count // 8))))
+    if wants and (wanted <= available * ROOMY or count + 1 <= available):
+        more = min(count + max(1, count // 2), math.floor(fit))
+        return min(most, max(count, more))
+    return count
+
+
+def _available(count: int, load: Load, *, one: bool) -> float:
+    """Return how many processors the handlers may use."""
+    idle = load.processors * (1 - load.busy)
+    available = max(load.own + idle, load.processors / 2)
+    if one and count > 1 and load.own <= ONE_PROCESSOR:
+        available = 1.0
+    return max(available, 1.0)
+
+
+def _wanted(count: int, load: Load) -> float:
+    """Return how many processors they want: what they had, and what they waited for."""
+    if load.wanted is not None:
+        return max(load.wanted, load.own)
+    # It is not known who waits: where all are busy it may be all of them.
+    return count if load.busy >= SATURATED else load.own
+
+
+class Tuner:
+    """Looks once a second, and changes the concurrency."""
+
+    def __init__(
+        self,
+        bounds: tuple[int, int],
+        count: int,
+        *,
+        one: bool,
+        wants: Callable[[], bool],
+        resize: Callable[[int], None],
+    ) -> None:
+        self._bounds = bounds
+        self._count = count
+        self._one = one
+        self._wants = wants
+        self._resize = resize
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast tuner", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; nothing is changed after that."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        gauge = Gauge()
+        while not self._over.wait(TICK_SECONDS):
+            try:
+                self.look(gauge.read())
+            except Exception:
+                log.exception("concurrency: unexpected, it stays as it is for now")
+
+    def look(self, load: Load) -> None:
+        """Change the concurrency if this load asks for it."""
+        count = next_count(self._count, self._bounds, load, wants=self._wants(), one=self._one)
+        if count != self._count:
+            log.info(
+                "concurrency: %d -> %d; handlers want %.1f of %.1f processors, %.0f %% busy",
+                self._count,
+                count,
+                _wanted(self._count, load),
+                load.processors,
+                load.busy * 100,
+            )
+            self._resize(count)
+            self._count = count
+
+
+# --------------------------------------------------------------- how busy the processors are
+
+
+_GROUPS: Final = Path("/sys/fs/cgroup")
+
+
+class Load(NamedTuple):
+    """What was used since the last look."""
+
+    busy: float
+    """Of what may be used: 1 when nothing is left."""
+    own: float
+    """By this process and all that it started, in processors."""
+    wanted: float | None = None
+    """What they used and what they waited for while others ran; None where nobody can tell."""
+    processors: float = 1.0
+    """How many may be used."""
+
+
+def processors() -> float:
+    """Return how many processors this process may use: a container may have half a one."""
+    allowed = float(len(_allowed()))
+    quota = _quota()
+    return min(allowed, quota) if quota else allowed
+
+
+class Gauge:
+    """Each `read` tells about the time since the one before."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self._idle = _idle_seconds()
+        self._group = _group_seconds()
+        self._own = _own_seconds()
+        self._wanted = _wanted_seconds(self._own)
+
+    def read(self) -> Load:
+        """Return what was used since the last look."""
+        now, idle, group, own = time.monotonic(), _idle_seconds(), _group_seconds(), _own_seconds()
+        seconds = max(now - self._at, 0.001)
+        busy = 1 - (idle - self._idle) / seconds / len(_allowed())
+        if quota := _quota():
+            busy = max(busy, (group - self._group) / seconds / quota)
+        used = _growth(self._own, own) / seconds
+        after = _wanted_seconds(own)
+        wanted = _growth(self._wanted, after) / seconds if after else None
+        self._at, self._idle, self._group, self._own = now, idle, group, own
+        self._wanted = after
+        return Load(min(max(busy, 0.0), 1.0), used, wanted, processors())
+
+
+def _growth(before: dict[int, float], after: dict[int, float]) -> float:
+    """Return how much was added. What is new began at 0."""
+    return sum(max(0.0, spent - before.get(name, 0.0)) for name, spent in after.items())
+
+
+def _allowed() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def _idle_seconds() -> float:
+    idle = 0.0
+    for number, times in enumerate(psutil.cpu_times(percpu=True)):
+        if number in _allowed():
+            idle += times.idle + getattr(times, "iowait", 0.0)
+    return idle
+
+
+def _own_seconds() -> dict[int, float]:
+    spent = {}
+    for pid in (os.getpid(), *trees.below(os.getpid())):
+        with suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            spent[pid] = times.user + times.system
+    return spent
+
+
+def _wanted_seconds(pids: Iterable[int]) -> dict[int, float]:
+    """Return for each thread how long it ran and how long it waited for a processor.
+
+    Empty where the kernel does not count that.
+    """
+    wanted = {}
+    for pid in pids:
+        with suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with suppress(OSError, ValueError):
+                    ran, waited, _ = (task / "schedstat").read_text().split()
+                    wanted[int(task.name)] = (int(ran) + int(waited)) / 1e9
+    return wanted
+
+
+def _quota() -> float:
+    """Return how many processors the container may use; 0 where nothing is said."""
+    with suppress(OSError, ValueError):
+        most, period = (_group() / "cpu.max").read_text().split()
+        return int(most) / int(period)
+    return 0.0
+
+
+def _group_seconds() -> float:
+    with suppress(OSError, ValueError):
+        for line in (_group() / "cpu.stat").read_text().splitlines():
+            if line.startswith("usage_usec "):
+                return int(line.split()[1]) / 1e6
+    return 0.0
+
+
+def _group() -> Path:
+    name = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
+    return _GROUPS / name.lstrip("/")

@@ -1,0 +1,223 @@
+"""What a child of a worker does: run the jobs that it is given, one after the other."""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import math
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
+
+from holdfast import arguments
+from holdfast.client.asking import Asker
+from holdfast.client.sharding import Sharding
+from holdfast.engine.call import Entry
+from holdfast.errors import HoldfastError, JobCancelled, LeaseLost, ServerUnavailable
+from holdfast.job import Duration, Lease, NewJob
+from holdfast.worker.executors.processes import frames, shared_memory
+from holdfast.worker.executors.processes.shared_memory import Board
+from holdfast.worker.handlers import Handler, Handlers
+from holdfast.worker.hooks import Hooks
+from holdfast.worker.job import Batch, Run, RunningJob, run
+from holdfast.worker.outcomes import GIVEN_BACK, Fail, Release, Retry, trace_of
+from holdfast.worker.signals import show_stacks
+
+if TYPE_CHECKING:
+    from holdfast.worker.loop import Control
+
+_FAR_DESCRIPTOR: Final = 900
+"""Where the connection is kept, out of the way of jobs that close what they find."""
+
+
+class Place:
+    """Where a child lives: how it speaks with the worker, and what they share."""
+
+    def __init__(
+        self, connection: socket.socket, take: socket.socket, board: Board, slot: int
+    ) -> None:
+        connection, self._tickets = _far(connection), _far(take)
+        self.line = frames.Line(connection, frames.read_by_child)
+        self._given: deque[frames.Jobs] = deque()
+        """What was read while a handler waited for an answer."""
+        self.board = board
+        self.slot = slot
+        self.asking = threading.Lock()
+        """Held by who speaks to the worker for a run: a handler may have threads."""
+        self._pid = os.getpid()
+        self._born_with = _peak_megabytes()
+        # A copy would keep the worker from seeing that this process has ended.
+        for one in (connection, self._tickets):
+            os.register_at_fork(after_in_child=one.close)
+
+    def next(self) -> frames.Jobs:
+        """Wait for the next run; EOFError when the worker is gone."""
+        number = shared_memory.take(self._tickets)
+        while True:
+            given = self._given.popleft() if self._given else self.line.read()
+            # Others were taken back, or were answers that nobody waits for any more.
+            if isinstance(given, frames.Jobs) and given.number == number:
+                return given
+
+    def answer(self) -> frames.Extended:
+        """Wait for the answer to what a handler asked."""
+        while isinstance(message := self.line.read(), frames.Jobs):
+            self._given.append(message)
+        assert isinstance(message, frames.Extended)
+        return message
+
+    def is_ours(self) -> bool:
+        """Tell whether this is the child itself, and not one that its handler forked."""
+        return os.getpid() == self._pid
+
+    def grown_by(self) -> float:
+        """Return how much more memory this process had at most than what it was born with.
+
+        That is shared with the others: the program, and what it had loaded.
+        """
+        return _peak_megabytes() - self._born_with
+
+
+def live(place: Place, handlers: Handlers) -> None:
+    """Run jobs until the worker closes the connection."""
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
+    signal.signal(signal.SIGQUIT, show_stacks)
+    with suppress(OSError, ValueError):
+        faulthandler.enable(2)  # It shows where it was when it crashed.
+    with suppress(EOFError, OSError):
+        while True:
+            given = place.next()
+            control = _Control(given, place)
+            answers = _answers(_work(given, control, handlers), place.grown_by())
+            if not place.is_ours():
+                os._exit(0)
+            with place.asking:
+                control.over = True
+            try:
+                place.line.send(answers)
+            except OSError:  # The handler closed it.
+                place.board.leave(place.slot, msgspec.msgpack.encode(answers))
+                return
+
+
+def _far(connection: socket.socket) -> socket.socket:
+    try:
+        descriptor = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _FAR_DESCRIPTOR)
+    except OSError:  # So many are not allowed here.
+        return connection
+    connection.close()
+    return socket.socket(fileno=descriptor)
+
+
+def _work(given: frames.Jobs, control: _Control, handlers: Handlers) -> Run:
+    handler = handlers.for_lease(control.called, given.leases[0])
+    jobs = [_ChildJob(lease, handler, control, n) for n, lease in enumerate(given.leases)]
+    work: Run = Batch(jobs) if handler.batch else jobs[0]
+    if time.monotonic() < given.lapses_at:
+        run(work)
+    else:  # All of us stood still.
+        for job in jobs:
+            job.answer = GIVEN_BACK
+    return work
+
+
+def _answers(work: Run, megabytes: float) -> frames.Answers:
+    answered = []
+    for job in work.jobs:
+        assert job.answer is not None
+        answered.append(frames.Answered(job.answer, job.follow_ups, _trace(job.raised)))
+    return frames.Answers(answered, megabytes)
+
+
+def _trace(raised: BaseException | None) -> str:
+    if raised is None or issubclass(type(raised), Retry | Fail | Release):
+        return ""
+    return trace_of(raised)
+
+
+def _peak_megabytes() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used / 2**10 if sys.platform == "linux" else used / 2**20
+
+
+class _ChildJob(RunningJob):
+    """A job in a child."""
+
+    __slots__ = ("_here", "number")
+
+    def __init__(self, lease: Lease, handler: Handler, control: _Control, number: int) -> None:
+        super().__init__(lease, handler, cast("Control", control), math.inf)
+        self._here = control
+        self.number = number
+
+    @property
+    def cancelled(self) -> bool:
+        place = self._here.place
+        return place.board.should_stop(place.slot, self._here.run, self.number)
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        super().progress(fraction, note)
+        assert self._progress is not None
+        with suppress(OSError), self._here.place.asking:  # It only tells.
+            if not self._here.over:
+                self._here.place.line.send(frames.Progress(self.number, *self._progress))
+
+
+class _Control:
+    """Stands for the control loop, which is in the worker."""
+
+    hooks: Sequence[Hooks] = ()
+
+    def __init__(self, given: frames.Jobs, place: Place) -> None:
+        self.called = given.queue
+        self.run = given.number
+        self.place = place
+        self.over = False
+        """Whether the run is: what threads say that it left behind is not about the next one."""
+        self._given = given
+        if given.shard:
+            self.called = given.shard[0]
+
+    def extend_now(self, job: _ChildJob, seconds: Duration | None) -> None:
+        wanted = arguments.seconds_or_none("seconds", seconds)
+        with self.place.asking:
+            if self.over:
+                raise LeaseLost(f"{job.id}: its run is over")
+            try:
+                self.place.line.send(frames.Extend(job.number, wanted))
+                answer = self.place.answer()
+            except (OSError, EOFError):
+                raise LeaseLost(f"{job.id}: the connection to the worker is closed") from None
+        if answer.refused:
+            raise _refusal(answer)
+
+    def entries(self, new: Iterable[NewJob]) -> list[Entry]:
+        return list(self._ask.entries(new, {}))
+
+    @cached_property
+    def _ask(self) -> Asker:
+        namer = None
+        if self._given.shard:
+            _, shards, number = self._given.shard
+            namer = partial(Sharding(self.called, shards).namer_in, number)
+        return Asker(lambda: "", self._given.defaults, "rank", namer)
+
+
+def _refusal(answer: frames.Extended) -> HoldfastError:
+    """Return why a lease was not extended, as the worker was told."""
+    if answer.unavailable:
+        return ServerUnavailable(answer.refused)
+    return (JobCancelled if answer.cancelled else LeaseLost)(answer.refused)

@@ -1,0 +1,325 @@
+"""The fork server: a process without threads that forks the children of a worker, and ends them.
+
+A worker has threads, and a process with threads should not fork: a lock that one of them holds
+would be held for ever in the child. So the worker forks once, before it has any of its own, and
+asks that process for the rest. It answers one question after the other:
+
+    bear <slot>  -> <pid>, and the sockets that connect to the child; or why there is none
+    end <pid>    -> how the child ended, once it and all that it started are gone
+
+When the worker is gone, whatever it died of, the fork server ends all children and itself.
+
+A job may do anything to the fork server. When a job stops it, the worker continues it. When a job
+kills it, or it does not answer for long, the worker ends everything that has the mark of its jobs
+(`trees.py`) and forks a new one. When worker and fork server are both gone, the guard ends
+everything (`guard.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from holdfast.worker.executors.processes import shared_memory, trees
+from holdfast.worker.executors.processes.guard import (
+    END_SECONDS,
+    Guard,
+    forget_signals,
+    fork,
+    readable,
+    reap,
+)
+from holdfast.worker.executors.processes.shared_memory import Tickets
+
+log = logging.getLogger("holdfast")
+
+TIDY_SECONDS: Final = 1.0
+"""How often it looks for those that nobody misses, and whether the worker is there."""
+SILENT_SECONDS: Final = 30.0
+"""When it does not answer for so long it is replaced."""
+LOOK_SECONDS: Final = 1.0
+"""How often it is looked at while it does not answer: it may be stopped."""
+
+_SOCKETS: Final = 3
+"""That connect to a child: the connection, where tickets are put, and where they are taken."""
+
+Live = Callable[[socket.socket, socket.socket, int], None]
+"""What a child does, with the connection to the worker, where its tickets are, and its slot."""
+
+
+@dataclass(frozen=True)
+class Born:
+    """A child, as the worker is told of it."""
+
+    pid: int
+    generation: int
+    """Of the fork server that it is a child of."""
+    connection: socket.socket
+    tickets: Tickets
+
+
+class Nursery:
+    """The worker's side."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._lock = threading.Lock()
+        self._mark = trees.new_mark()
+        self._link: socket.socket | None = None
+        self._generation = 0
+        self._born: set[int] = set()
+        self._closed = False
+        self.pid = 0
+        self._guard = Guard(self._mark) if sys.platform == "linux" else None
+        try:
+            self._open()
+        except OSError:
+            self.close()
+            raise
+
+    def _open(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        worker = os.getpid()
+        try:
+            pid = fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if pid == 0:
+            ours.close()
+            _be_nursery(theirs, self._live, worker, self._mark)
+        theirs.close()
+        self.pid, self._link = pid, ours
+        return ours
+
+    def bear(self, slot: int) -> Born:
+        """Return a new child; OSError when there can be none now."""
+        with self._lock:
+            if self._closed:
+                raise OSError("the worker has stopped")
+            try:
+                return self._bear(slot)
+            except ConnectionError as error:
+                self._replace(error)
+                return self._bear(slot)
+
+    def _bear(self, slot: int) -> Born:
+        said, sockets = self._ask(b"bear %d" % slot)
+        if len(sockets) < _SOCKETS:  # It was born, but we cannot have them; or it says why not.
+            for one in sockets:
+                one.close()
+            raise OSError("too many open files" if said.isdigit() else said)
+        connection, put, take = sockets
+        self._born.add(int(said))
+        return Born(int(said), self._generation, connection, Tickets(put, take))
+
+    def end(self, child: Born) -> str:
+        """End a child and all that it started; return how it ended."""
+        with self._lock:
+            if child.generation == self._generation and not self._closed:
+                try:
+                    how, _ = self._ask(b"end %d" % child.pid)
+                except OSError as error:
+                    self._replace(error)
+                else:
+                    self._born.discard(child.pid)
+                    return how
+        return "the fork server of the worker was killed"
+
+    def _ask(self, question: bytes) -> tuple[str, list[socket.socket]]:
+        """Return the answer; ConnectionError when it is gone, or does not answer."""
+        link = self._link or self._open()
+        link.sendall(question)
+        deadline = time.monotonic() + SILENT_SECONDS
+        while not readable(link, LOOK_SECONDS):
+            if time.monotonic() >= deadline:
+                raise ConnectionAbortedError(f"it did not answer for {SILENT_SECONDS:g} s")
+            if trees.is_stopped(self.pid):
+                log.warning("the fork server %d of the worker was stopped: continued", self.pid)
+                with suppress(OSError):
+                    os.kill(self.pid, signal.SIGCONT)
+        said, descriptors, _, _ = socket.recv_fds(link, 256, _SOCKETS)
+        if not said:
+            raise ConnectionResetError("it was killed")
+        return said.decode(), [socket.socket(fileno=descriptor) for descriptor in descriptors]
+
+    def _replace(self, why: OSError) -> None:
+        """End the fork server and all that jobs started; the next question opens a new one."""
+        log.error("the fork server %d of the worker is replaced: %s", self.pid, why)
+        with suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._bury()
+        self._generation += 1
+
+    def _bury(self) -> None:
+        if self._link:
+            self._link.close()
+            self._link = None
+            reap(self.pid, END_SECONDS + 2)
+        trees.end_marked(self._mark, END_SECONDS)
+        if sys.platform != "linux":
+            for pid in self._born:
+                trees.end_group(pid)
+        self._born.clear()
+
+    def close(self) -> None:
+        """End all children."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._bury()
+                if self._guard:
+                    self._guard.close()
+
+
+def _be_nursery(link: socket.socket, live: Live, worker: int, mark: trees.Mark) -> NoReturn:
+    try:
+        trees.lead_tree()
+        trees.wear(mark)
+        forget_signals()
+        # Not SIG_IGN, which those that they start would inherit. The worker is told, and it alone
+        # decides.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, lambda *_: None)
+        _Home(link, live, worker).keep()
+    finally:
+        try:
+            trees.end_marked(mark, END_SECONDS, spared=os.getpid())
+        finally:
+            os._exit(0)
+
+
+class _Home:
+    """Where children are born and buried."""
+
+    def __init__(self, link: socket.socket, live: Live, worker: int) -> None:
+        self._link = link
+        self._live = live
+        self._worker = worker
+        self._children: set[int] = set()
+        self._ended: dict[int, int] = {}
+        self._tidy_at = 0.0
+
+    def keep(self) -> None:
+        try:
+            # A copy of the worker's end of the link may outlive it: then it shows here.
+            while os.getppid() == self._worker:
+                if readable(self._link, TIDY_SECONDS) and not self._answer():
+                    break
+                if time.monotonic() >= self._tidy_at:
+                    self._bury()
+                    self._end_orphans()
+                    self._tidy_at = time.monotonic() + TIDY_SECONDS
+        finally:
+            self._end_all()
+
+    def _answer(self) -> bool:
+        """Do what the worker asks for; return whether it is there."""
+        try:
+            asked = self._link.recv(64)
+            if not asked:
+                return False
+            word, number = asked.split()
+            if word == b"bear":
+                self._bear(int(number))
+            else:
+                self._end(int(number))
+        except ConnectionError:
+            return False
+        return True
+
+    def _bear(self, slot: int) -> None:
+        try:
+            with ExitStack() as opened:
+                ours, theirs = map(opened.enter_context, socket.socketpair())
+                put, take = map(opened.enter_context, shared_memory.pair())
+                pid = self._fork(slot, theirs, take, unneeded=(ours, put))
+                self._children.add(pid)
+                # Before the worker hears of it: a job may stop us, and with a copy of this in our
+                # hands nobody would see that the child has died.
+                theirs.close()
+                sent = [one.fileno() for one in (ours, put, take)]
+                socket.send_fds(self._link, [b"%d" % pid], sent)
+        except ConnectionError:
+            raise
+        except OSError as error:  # No more processes, descriptors or memory.
+            self._link.sendall(f"no process could be started: {error}".encode()[:256])
+
+    def _fork(
+        self,
+        slot: int,
+        theirs: socket.socket,
+        take: socket.socket,
+        unneeded: Iterable[socket.socket],
+    ) -> int:
+        nursery = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            for one in (*unneeded, self._link):
+                one.close()
+            trees.lead_tree()
+            trees.die_with(nursery)
+            self._live(theirs, take, slot)
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _end(self, pid: int) -> None:
+        self._bury()
+        if pid in self._children:
+            trees.end_tree(pid)
+        deadline = time.monotonic() + END_SECONDS
+        # Also who was killed lives on until it has its turn.
+        while (pid in self._children or self._end_orphans()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+            self._bury()
+        self._link.sendall(_describe(self._ended.pop(pid, 0)).encode())
+
+    def _end_all(self) -> None:
+        """End all, also what is given to us when one of them dies meanwhile."""
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            self._children.clear()
+            if not self._end_orphans():
+                break
+            self._bury()
+            time.sleep(0.001)
+
+    def _bury(self) -> None:
+        """Take note of who has died."""
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                if pid in self._children:
+                    self._children.remove(pid)
+                    self._ended[pid] = os.waitstatus_to_exitcode(status)
+
+    def _end_orphans(self) -> int:
+        """End what was left behind by those who have died, and given to us; return how many."""
+        orphans = set(trees.below(os.getpid(), only_children=True)) - self._children
+        for orphan in orphans:
+            trees.end_tree(orphan)
+        return len(orphans)
+
+
+def _describe(code: int) -> str:
+    if code >= 0:
+        return f"its process exited with {code}"
+    with suppress(ValueError):
+        return f"its process was killed by {signal.Signals(-code).name}"
+    return f"its process was killed by signal {-code}"

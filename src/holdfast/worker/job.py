@@ -1,0 +1,355 @@
+"""A job while it runs: what its handler sees of it, and how the run is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import UNSET
+
+from holdfast import codec
+from holdfast.client.asking import check_follow_ups
+from holdfast.client.said import json_payload
+from holdfast.errors import InvalidArgument
+from holdfast.job import NO_FACTS, Lease, NewJob
+from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, answer_to
+from holdfast.worker.reporting import tell
+
+if TYPE_CHECKING:
+    from holdfast.engine.call import Entry
+    from holdfast.job import Duration, Failure
+    from holdfast.worker.handlers import Handler
+    from holdfast.worker.loop import Control
+
+
+class RunningJob:
+    """A job in the hands of its handler.
+
+    The lease is extended while the handler runs. `token` names this run: effects outside the queue
+    should be guarded by it.
+    """
+
+    __slots__ = (
+        "_progress",
+        "answer",
+        "control",
+        "follow_ups",
+        "handler",
+        "lapses_at",
+        "lease",
+        "raised",
+        "started_at",
+        "told",
+        "took",
+    )
+
+    def __init__(self, lease: Lease, handler: Handler, control: Control, lapses_at: float) -> None:
+        self.lease = lease
+        self.handler = handler
+        self.control = control
+        self.lapses_at = lapses_at
+        """When the lease is over unless it is extended, by this machine's monotonic clock."""
+        self.started_at: float | None = None
+        self.took = 0.0
+        """Seconds that the handler took."""
+        self.answer: Answer | None = None
+        self.raised: BaseException | None = None
+        self.told = ""
+        """Why the handler should stop, if it should."""
+        self.follow_ups: list[Entry] | None = None
+        self._progress: tuple[float, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r})"
+
+    # ---------------------------------------------------------- what it carries
+
+    @property
+    def id(self) -> str:
+        """The id of the job."""
+        return self.lease.id
+
+    @property
+    def data(self) -> bytes:
+        """The payload."""
+        return self.lease.data
+
+    def json(self) -> Any:
+        """Decode the payload as JSON."""
+        return codec.decode_json(self.lease.data, self.lease.id)
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue."""
+        return self.control.called
+
+    @property
+    def token(self) -> str:
+        """The name of this lease: the fence for effects outside of the queue."""
+        return self.lease.token
+
+    @property
+    def failures(self) -> int:
+        """How many runs of this job raised before."""
+        return self.lease.facts.failures
+
+    @property
+    def lapses(self) -> int:
+        """How many runs of this job ended without an answer before."""
+        return self.lease.facts.lapses
+
+    @property
+    def error(self) -> str | None:
+        """Why the last run did not end well; in a failure handler, why the job failed."""
+        return self.lease.facts.error
+
+    @property
+    def failure(self) -> Failure | None:
+        """What the last run raised, as values; None where it did not raise.
+
+        In a failure handler, what the run raised that failed the job.
+        """
+        return self.lease.failure
+
+    @property
+    def request(self) -> str | None:
+        """The request that this job is a part of."""
+        return self.lease.facts.request
+
+    @property
+    def failed(self) -> bool:
+        """Whether the job has failed, and this is its failure handler."""
+        return self.lease.failed
+
+    # ---------------------------------------------------------- what it may ask
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler should stop: nobody wants what it does any more.
+
+        Somebody cancelled the job, the lease is lost or must be over, the job's time is up, or the
+        worker leaves.
+        """
+        if self.told or time.monotonic() >= self.lapses_at:
+            return True
+        # A coroutine and a process are told by who ends them.
+        return self.handler.in_thread and self.is_overdue()
+
+    def extend(self, seconds: Duration | None = None) -> None:
+        """Make sure that the job is still this handler's; raises `LeaseLost` when it is not.
+
+        `JobCancelled`, a `LeaseLost`, tells that somebody cancelled it.
+
+        The worker extends by itself: this is for a last look before an effect that cannot be
+        undone, or to hold the job for longer.
+        """
+        self.control.extend_now(self, seconds)
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Tell how far it is, from 0 to 1: shown by `queue.workers()` within seconds."""
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float):
+            raise InvalidArgument(f"fraction must be a number, not {type(fraction).__name__}")
+        within = min(max(fraction, 0), 1)
+        if math.isnan(within):
+            raise InvalidArgument("fraction must be a number, not nan")
+        # A note may be a file name that is no text.
+        said = str(note)[:200].encode(errors="backslashreplace").decode()
+        self._progress = float(within), said
+
+    def add(self, data: object = UNSET, *, json: object = UNSET, **options: Any) -> None:
+        """Have a job added in the call that completes this one, and only then: a follow-up.
+
+        The arguments are those of `Queue.add`, without `on_conflict`. A `NewJob`, such as
+        `send.new(to="a@b.c")`, is taken too.
+        """
+        if data is UNSET or json is not UNSET:
+            data = json_payload(data, json)
+        if isinstance(data, NewJob) and options:
+            raise InvalidArgument("a NewJob has its own options: give them there")
+        new = data if isinstance(data, NewJob) else NewJob(data, **options)
+        follow_ups = (self.follow_ups or []) + self.control.entries([new])
+        check_follow_ups(follow_ups)
+        self.follow_ups = follow_ups
+
+    # ---------------------------------------------------------- for the worker
+
+    @property
+    def jobs(self) -> Sequence[RunningJob]:
+        """The jobs of this run: itself."""
+        return (self,)
+
+    def is_overdue(self) -> bool:
+        """Tell whether it runs for longer than it may."""
+        allowed_ms = self.lease.facts.timeout_ms
+        if not allowed_ms or self.started_at is None:
+            return False
+        return time.monotonic() - self.started_at > allowed_ms / 1000
+
+    def describe(self) -> dict[str, object]:
+        """Return what the directory of workers says about it."""
+        about: dict[str, object] = {"id": self.id}
+        if self.started_at is not None:
+            about["seconds"] = round(time.monotonic() - self.started_at, 1)
+        if self._progress:
+            about["progress"] = self._progress
+        return about
+
+
+class AsyncRunningJob(RunningJob):
+    """A job in the hands of a coroutine function."""
+
+    __slots__ = ()
+
+    async def extend(self, seconds: Duration | None = None) -> None:  # type: ignore[override]
+        """Make sure that the job is still this handler's; raises `LeaseLost` when it is not."""
+        await asyncio.to_thread(self.control.extend_now, self, seconds)
+
+
+class Batch:
+    """Several jobs that one call of a handler runs."""
+
+    __slots__ = ("control", "handler", "jobs", "places", "started_at", "took")
+
+    def __init__(self, jobs: Sequence[RunningJob], places: int = 0) -> None:
+        self.jobs = jobs
+        self.places = max(places, len(jobs))
+        """Those of a full one, however few jobs it has: nobody else can run here meanwhile."""
+        self.control = jobs[0].control
+        self.handler = jobs[0].handler
+        self.started_at: float | None = None
+        self.took = 0.0
+
+
+Run: TypeAlias = RunningJob | Batch
+
+
+def places_of(work: Run) -> int:
+    """Return how many places a run takes."""
+    return work.places if isinstance(work, Batch) else 1
+
+
+def run(work: Run) -> None:
+    """Call a plain handler; whatever it does, each job has an answer afterwards."""
+    if not begin(work):
+        return
+    try:
+        value = work.handler.function(work.jobs if isinstance(work, Batch) else work)
+        if value is not None and inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError(f"{work.handler.name} returned a coroutine: register an `async def`")
+        _answer(work, value)
+    except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
+        _raised(work, error)
+    end(work)
+
+
+async def run_async(work: Run) -> None:
+    """Await a handler; whatever it does, each job has an answer afterwards."""
+    if not begin(work):
+        return
+    try:
+        _answer(work, await work.handler.function(work.jobs if isinstance(work, Batch) else work))
+    except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
+        _raised(work, error)
+    end(work)
+
+
+def time_allowed(work: Run) -> float | None:
+    """Return the shortest time that its handler or one of its jobs allows, in seconds."""
+    allowed = [job.lease.facts.timeout_ms for job in work.jobs]
+    seconds = [ms / 1000 for ms in allowed if ms]
+    return min([*seconds, work.handler.timeout] if work.handler.timeout else seconds, default=None)
+
+
+def begin(work: Run) -> bool:
+    """Return whether to run it, and note that it begins."""
+    if not is_wanted(work):
+        return False
+    start(work)
+    return True
+
+
+def is_wanted(work: Run) -> bool:
+    """Return whether to run it: not what was cancelled, or whose lease ended, while it waited."""
+    if any(job.cancelled for job in work.jobs):
+        for job in work.jobs:
+            job.answer = GIVEN_BACK
+        return False
+    return True
+
+
+def start(work: Run, at: float | None = None) -> None:
+    """Note that it begins now, or when it did."""
+    work.started_at = time.monotonic() if at is None else at
+    for job in work.jobs:
+        job.started_at = work.started_at
+        if work.control.hooks:
+            tell(work.control.hooks, "started", job)
+
+
+def end(work: Run, took: float | None = None) -> None:
+    """Note how long it took: until now, or so many seconds."""
+    assert work.started_at is not None
+    work.took = time.monotonic() - work.started_at if took is None else took
+    if isinstance(work, Batch):
+        for job in work.jobs:
+            job.took = work.took / len(work.jobs)
+
+
+def _answer(work: Run, value: object) -> None:
+    if isinstance(work, RunningJob):
+        _say(work, _completed(work, value))
+    elif value is None:
+        for job in work.jobs:
+            _say(job, COMPLETED)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        if len(value) != len(work.jobs):
+            raise TypeError(
+                f"{work.handler.name} returned {len(value)} answers for {len(work.jobs)} jobs: "
+                "return one for each, or None"
+            )
+        for job, one in zip(work.jobs, value, strict=True):
+            try:
+                if isinstance(one, BaseException):
+                    raise one
+                _say(job, _completed(job, one))
+            except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
+                _raised(job, error)
+    else:
+        raise TypeError(
+            f"{work.handler.name} returned {type(value).__name__}: a batch handler returns None, "
+            "or a list with a result or an exception for each job"
+        )
+
+
+def _say(job: RunningJob, answer: Answer) -> None:
+    if job.answer is None:  # Else the worker left meanwhile, and gives it back.
+        job.answer = answer
+
+
+def _completed(job: RunningJob, value: object) -> Answer:
+    if value is None:
+        return COMPLETED
+    if isinstance(value, NewJob):
+        raise InvalidArgument(
+            f"{job.handler.name} returned a NewJob, which adds nothing: give it to job.add"
+        )
+    facts = job.lease.facts
+    if facts is NO_FACTS or not (facts.result_for_ms or facts.request):
+        return COMPLETED
+    return Answer("complete", codec.encode_result(value))
+
+
+def _raised(work: Run, error: BaseException) -> None:
+    for job in work.jobs:
+        if job.answer is None:
+            job.raised = error
+            try:
+                job.answer = answer_to(error, job.lease.facts, job.handler.handling)
+            except BaseException as trouble:  # noqa: BLE001  # With what it raised; still it raised.
+                job.answer = answer_to(trouble, job.lease.facts, job.handler.handling)

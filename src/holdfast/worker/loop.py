@@ -1,0 +1,614 @@
+"""The control loop of a worker for one queue: a thread that does all talk with it.
+
+    settle   what is finished -> complete / retry / fail / release, riding on the next lease call
+    lease    as many as there are places for; while the server is at it, hand over what the call
+             before brought
+    extend   what is held; who was cancelled, or has lost the lease, is told
+    wait     until something is finished, a wake is heard, or something is due
+
+Handlers run elsewhere, so one that blocks keeps its lease. Each queue has a loop of its own, so a
+server that is lost stops nobody but those who need it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from holdfast import arguments
+from holdfast.connection.protocol import is_away, note_away, note_back
+from holdfast.engine import calls
+from holdfast.errors import HoldfastError, JobCancelled, QueueFull, ServerUnavailable
+from holdfast.job import Extended, NewJob
+from holdfast.worker import outcomes
+from holdfast.worker.beginning import Beginning
+from holdfast.worker.flights import Flight, Flights
+from holdfast.worker.job import Run, RunningJob, places_of
+from holdfast.worker.leases import Held
+from holdfast.worker.outcomes import GIVEN_BACK, MOST_BYTES, Answer, answer_of, settle_of, spends
+from holdfast.worker.queues import Presence, called
+from holdfast.worker.refused import GIVEN_BACK_SECONDS, Refused
+from holdfast.worker.reporting import job_log, report
+from holdfast.worker.schedules import Ticker
+from holdfast.worker.slots import LEND_SECONDS
+from holdfast.worker.wakeup import Ear, Waiter
+
+if TYPE_CHECKING:
+    from holdfast.client.sync.queue import Queue
+    from holdfast.engine.call import Entry
+    from holdfast.engine.calls import Granted
+    from holdfast.job import Duration
+    from holdfast.worker.shared import Shared
+
+log = logging.getLogger("holdfast")
+
+MOST_SETTLED: Final = 500
+"""When so many wait to be settled, no more are collected."""
+HOARD_SECONDS: Final = 0.25
+"""When nothing began for so long, what waits goes back, for somebody else to have it."""
+SLOWEST_SECONDS: Final = 5.0
+"""The longest pause between two tries while the server refuses."""
+LEAVE_WITHIN_SECONDS: Final = 5.0
+"""After its time is up a control loop is not waited for longer than this."""
+LEAVE_IDLE_SECONDS: Final = 2.0
+"""A control loop that holds no job is not waited for longer than this: its server may be away."""
+
+
+class Control:
+    """Leases jobs of one queue, has them run, and settles them."""
+
+    def __init__(self, queue: Queue, shared: Shared, weight: int = 1) -> None:
+        self.queue = queue
+        self.called = called(queue)
+        self.hooks = shared.hooks
+        self._shared = shared
+        self._waiter = Waiter()
+        self._ear = Ear(queue.server, queue._packer)
+        self._share = shared.places.join(weight, self._waiter.rouse)
+        self._finished: deque[Run] = deque()
+        self._returned: deque[Run] = deque()
+        self._held = Held(queue, shared)
+        self._refused = Refused(queue.name)
+        self._beginning = Beginning(self, self._held, shared)
+        self._flights = Flights(queue, self._share, self._held, shared)
+        self._ticker = Ticker(queue)
+        self._presence = Presence(queue, self._held, shared)
+        self._flight: Flight | None = None
+        """The last call for jobs, while its answer is not read."""
+        self._enough = 1
+        """When so many runs are over it is to be roused."""
+        now = time.monotonic()
+        self._ask_at = self._ask_failed_at = now
+        self._asked_at = -math.inf
+        self._asked_after = -1
+        """How many runs of this worker were over when it last asked."""
+        shared.quiet[self] = -1
+        self._told_at = math.inf
+        """When it was first told to stop,"""
+        self._leave_at: float | None = None
+        """and until when it waits for what runs."""
+        self._trouble = 0
+        self._tried_at = now
+        self._refused_since: float | None = None
+        """Since when the server is lost or refuses something."""
+        self._is_away = False
+        """Whether the last trouble was that the server did not answer."""
+        self._answers = False
+        """Whether the server does. Until it does nothing is asked of it that would hold places."""
+        self.clean = True
+        """Whether all that had begun was finished, and settled."""
+        self._forsaken = False
+        """Whether nobody waits for it any more: then it closes behind itself."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"holdfast control of {queue.name}", daemon=True
+        )
+
+    def __repr__(self) -> str:
+        return f"<control of {self.queue.name!r}>"
+
+    # ------------------------------------------------------ called by other threads
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, grace: float) -> None:
+        """Lease no more; end when what runs is done, or given back after `grace` seconds."""
+        now = time.monotonic()
+        leave_at, self._told_at = now + grace, min(self._told_at, now)
+        self._leave_at = leave_at if self._leave_at is None else min(self._leave_at, leave_at)
+        self._waiter.rouse()
+
+    def is_leaving(self) -> bool:
+        """Tell whether it was told to stop."""
+        return self._leave_at is not None
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it has ended; return whether it has."""
+        return self._over.wait(seconds)
+
+    def wait_to_leave(self) -> bool:
+        """Wait until it has ended after `stop`; return whether all that had begun was settled.
+
+        Not for ever: while the server is lost it can give nothing back.
+        """
+        while not self._over.wait(0.1):
+            if time.monotonic() > self._wait_until():
+                self._forsaken = True
+                self._held.tell_all("leaving")
+                return not self._held
+        return self.clean
+
+    def _wait_until(self) -> float:
+        """Return until when the one who stops it waits: not for long where it holds no job."""
+        if self._leave_at is None:
+            return -math.inf
+        until = self._leave_at + LEAVE_WITHIN_SECONDS
+        return until if self._held else min(until, self._told_at + LEAVE_IDLE_SECONDS)
+
+    def finished(self, work: Run) -> None:
+        """Take a run that is over from its executor."""
+        self._finished.append(work)
+        if len(self._finished) >= self._enough:
+            self._waiter.rouse()
+        if self._over.is_set():
+            self._free_late()
+
+    def returned(self, work: Run) -> None:
+        """Take a run that will not begin, to give it back."""
+        self._returned.append(work)
+        self._waiter.rouse()
+
+    def running(self) -> list[RunningJob]:
+        """Return the jobs whose handlers run."""
+        return self._held.running()
+
+    def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
+        """Extend one lease, for its handler."""
+        wanted = arguments.seconds_or_none("seconds", seconds) or 0
+        lease_seconds = max(wanted, self._shared.lease_seconds)
+        asked_at = time.monotonic()
+        if self.queue.extend(job.lease, lease_seconds) is Extended.CANCELLED:
+            raise JobCancelled(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
+        job.lapses_at = max(job.lapses_at, asked_at + lease_seconds)
+
+    def entries(self, new: Iterable[NewJob]) -> list[Entry]:
+        """Check and encode the follow-ups of a job."""
+        return list(self.queue._ask.entries(new, {}))
+
+    # -------------------------------------------------------------------- the loop
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over():
+                try:
+                    self._try_step()
+                except Exception:  # noqa: BLE001  # A worker that silently stops is the worst.
+                    self._complain()
+                    self._trouble += 1
+                    self._pause()
+        finally:
+            self._share.leave()
+            self._shared.quiet.pop(self)
+            self._ear.close()
+            self._waiter.close()
+            if not self._trouble:
+                with suppress(HoldfastError):
+                    self._presence.leave()
+            if self._forsaken:
+                self.queue.close()
+            self._over.set()
+            self._free_late()
+
+    def _try_step(self) -> None:
+        self._tried_at = time.monotonic()
+        try:
+            self._step()
+            if self._trouble:
+                self._recover()
+        except HoldfastError as error:
+            self._bear(error)
+
+    def _recover(self) -> None:
+        """Log that the trouble is over; of a server that was away it is logged once for all."""
+        since, self._refused_since = self._refused_since, None
+        self._trouble = 0
+        if since is None:
+            return  # It was something unexpected, and not the server.
+        if self._is_away:
+            note_back(self.queue.server.address)
+        else:
+            seconds = time.monotonic() - since
+            log.warning("%s: the server takes all calls again after %.1f s", self.called, seconds)
+
+    def _complain(self) -> None:
+        with suppress(Exception):  # Also somebody's filter of the log may raise.
+            log.exception("%s: unexpected, the worker goes on", self.queue.name)  # noqa: LOG004
+
+    def _free_late(self) -> None:
+        """Free the places of runs that ended after their jobs were given back, or up."""
+        for runs in (self._finished, self._returned):
+            with suppress(IndexError):
+                while True:
+                    self._share.free(places_of(runs.popleft()))
+
+    def _step(self) -> None:
+        self._collect()
+        if not self._answers:
+            self._land()
+            self.queue.counts()
+            self._answers = True
+            self._share.hunger()
+        self._ask_for_room()
+        completed = outcomes.completed(self._held.unsettled)
+        others = len(completed) < len(self._held.unsettled)
+        if others or self._leave_at is not None or not self._is_worth_another():
+            self._land()
+        refused = self._settle_others()
+        if self._leave_at is None and time.monotonic() >= self._ticker.next_at():
+            self._ticker.tick()
+            self._share.hunger()
+        self._lease(completed)
+        now = time.monotonic()
+        if now >= self._held.extend_at:
+            self._land()
+            self._held.extend()
+        if now >= self._presence.tell_at:
+            self._presence.tell()
+        if self._leave_at is not None:
+            self._leave()
+        else:
+            self._return_hoard()
+        if refused:
+            raise refused  # Last: nobody loses a lease for that.
+        self._wait()
+
+    def _is_over(self) -> bool:
+        if self._held or self._finished or self._returned or self._flight:
+            return False
+        if self._leave_at is not None:
+            return True
+        if self._share.hungry or not self._answers or not self._shared.until_empty:
+            return False
+        if time.monotonic() >= self._asks_at():
+            return False
+        still, over = self._shared.found_nothing(self, self._asked_after)
+        if still and self._asked_after < self._shared.runs:
+            self._share.hunger()  # A handler of another queue may have added something here.
+        return over
+
+    def _asks_at(self) -> float:
+        """Return when it is worth asking for jobs, if no wake is heard."""
+        return min(self._ask_at, self._ask_failed_at)
+
+    def _bear(self, error: HoldfastError) -> None:
+        """Go on for ever without the server: it may be back at any time."""
+        self._trouble += 1
+        self._answers = False
+        self._share.rest()
+        self._is_away = is_away(error)
+        if self._refused_since is None:
+            self._refused_since = self._tried_at
+        if self._is_away:
+            note_away(self.queue.server.address, self._refused_since)
+        if self._trouble == 1 or self._trouble % 20 == 0:
+            log.warning("%s: %s; the worker goes on trying", self.queue.name, error)
+        if self._leave_at is not None and time.monotonic() >= self._leave_at:
+            if left := len(self._held):
+                log.error("%s: jobs that are left to lapse: %d", self.queue.name, left)
+            self._held.tell_all("leaving")
+            if left or self._flight:
+                self.clean = False
+            if self._flight:
+                self._flights.forget(self._flight)
+            self._flight = None
+            self._refused.clear()
+            self._held.clear()
+            self._free_late()
+        elif time.monotonic() < self._tried_at + SLOWEST_SECONDS:  # Else that took its time.
+            self._pause()
+
+    def _pause(self) -> None:
+        longest = min(SLOWEST_SECONDS, self._shared.lease_seconds / 3)
+        self._waiter.prepare()
+        self._waiter.wait(min(0.1 * 2 ** min(self._trouble, 10), longest))
+
+    def _wait(self) -> None:
+        """Wait until there is something to do."""
+        if self._flight:
+            self._await_flight(self._flight)
+            return
+        if self._finished or self._held.unsettled or self._share.given:
+            self._linger()
+            return
+        if self._is_over():
+            return
+        self._waiter.prepare()  # Before it looks whether there are places.
+        self._listen()
+        if self._finished or self._returned or self._held.unsettled or self._share.given:
+            return
+        ear = self._ear if self._ear.listening else None
+        if self._waiter.wait(self._next_at() - time.monotonic(), ear):
+            if self._ear.heard():
+                self._share.hunger()
+        elif self._share.hungry:
+            if not self._finished:
+                self._shared.places.lend()
+        elif time.monotonic() >= self._asks_at():
+            self._share.hunger()
+
+    def _await_flight(self, flight: Flight) -> None:
+        """Wait for what was asked for, or until so much is over that the next call is worth it."""
+        missing = self._shared.pace.worth_another() - self._share.given
+        self._enough = max(1, missing // self._shared.pace.most_at_once)
+        next_at = self._next_at()
+        self._waiter.prepare()
+        while len(self._finished) < self._enough and not self._returned and self._leave_at is None:
+            if self._waiter.wait(next_at - time.monotonic(), flight.sent):
+                self._land()
+                break
+            if time.monotonic() >= next_at:
+                break
+            self._waiter.prepare()
+        self._enough = 1
+
+    def _is_worth_another(self) -> bool:
+        """Tell whether to make a call while another is under way: so neither side waits."""
+        worth = self._shared.pace.worth_another()
+        return 0 < worth <= self._share.given
+
+    def _listen(self) -> None:
+        """Hear of new work, while there is a place for it."""
+        free = self._shared.places.free > 0
+        if self._leave_at is None and not self._share.hungry and free:
+            self._ear.listen()
+        elif not free and self._ear.listening:
+            self._ear.hush()  # Somebody else may have a place for what it would hear of.
+            self._share.hunger()  # The wake may have come just then.
+
+    def _linger(self) -> None:
+        """Let more finish before the next call, where there is enough to do meanwhile."""
+        waiting = sum(executor.waiting() for executor in self._shared.executors())
+        seconds = self._shared.pace.worth(waiting)
+        if (left := self._asked_at + seconds - time.monotonic()) > 0 and self._leave_at is None:
+            time.sleep(left)
+
+    def _next_at(self) -> float:
+        """Return when there is something to do if nothing happens."""
+        times = [self._presence.tell_at, self._held.extend_at, self._refused.ask_at]
+        if self._leave_at is None:
+            times.append(self._ticker.next_at())
+        if self._leave_at is not None:
+            times.append(max(self._leave_at, time.monotonic() + 0.05))
+        elif self._share.hungry:
+            times.append(time.monotonic() + LEND_SECONDS)
+        else:
+            times.append(self._asks_at())
+        waits = [executor.stuck_for() for executor in self._shared.executors()]
+        stuck_for = max(waits, default=0.0)  # None is made before the first job.
+        if stuck_for:
+            times.append(time.monotonic() + HOARD_SECONDS - stuck_for)
+        return min(times)
+
+    # ---------------------------------------------------------------------- settle
+
+    def _collect(self) -> None:
+        """Take over what is finished: as much as one round settles."""
+        freed = 0
+        while self._returned:
+            work = self._returned.popleft()
+            freed += places_of(work)
+            for job in work.jobs:
+                self._held.answer(job, GIVEN_BACK)
+        unsettled = self._held.unsettled
+        most = min(MOST_SETTLED, self._shared.pace.per_call())  # As many as it leases.
+        size = sum(len(answer_of(job).result or b"") for job in unsettled)
+        while self._finished and len(unsettled) < most and size < MOST_BYTES:
+            work = self._finished.popleft()
+            self._shared.pace.saw(work.took / len(work.jobs))
+            freed += places_of(work)
+            for job in work.jobs:
+                if job in self._held:
+                    self._held.answer(job)
+                    size += len(answer_of(job).result or b"")
+        if freed:
+            self._shared.ran(freed)
+            self._share.free(freed)
+            self._shared.places.resize(self._shared.places_wanted())
+
+    def _settle_others(self) -> HoldfastError | None:
+        """Settle what cannot ride on a lease call. One that is refused keeps none of the others.
+
+        Return why one was, if it may be taken later.
+        """
+        refused: HoldfastError | None = None
+        to_the_back = self.queue._ask.to_the_back
+        for settlement in outcomes.others(tuple(self._held.unsettled), to_the_back=to_the_back):
+            try:
+                with self._held.telling(settlement.jobs):
+                    counted = self.queue._run(settlement.call)
+                self._settled(settlement.jobs, counted)
+                self._share.hunger()  # What came back may be due at once.
+            except ServerUnavailable:
+                raise
+            except QueueFull as error:
+                self._set_aside(settlement.jobs, error)
+            except HoldfastError as error:
+                if not outcomes.turn_down(settlement, error):
+                    refused = error
+        return refused
+
+    def _set_aside(self, jobs: Iterable[RunningJob], error: QueueFull | None = None) -> None:
+        """Have jobs wait that a full server refuses to complete; the others are settled alone."""
+        waiting = [job for job in jobs if outcomes.needs_room(job)]
+        for job in waiting:
+            del self._held.unsettled[job]
+        too_many = self._refused.add(waiting)
+        if error:
+            self._refused.refused(error)
+        for job in too_many:
+            job.follow_ups = None
+            self._held.answer(job, Answer("release", after_ms=round(GIVEN_BACK_SECONDS * 1000)))
+
+    def _ask_for_room(self) -> None:
+        """Complete what a full server refused before, as much as it takes now."""
+        if not self._refused:
+            return
+        self._set_aside(tuple(self._held.unsettled))
+        while self._refused and time.monotonic() >= self._refused.ask_at:
+            settlement = outcomes.completing(self._refused.next())
+            try:
+                counted = self.queue._run(settlement.call)
+            except QueueFull as error:
+                self._refused.refused(error)
+            except ServerUnavailable:
+                raise
+            except HoldfastError as error:
+                if not outcomes.turn_down(settlement, error):
+                    raise
+                self._refused.drop(settlement.jobs)
+                for job in settlement.jobs:
+                    self._held.answer(job)
+            else:
+                self._refused.drop(settlement.jobs)
+                self._settled(settlement.jobs, counted)
+                self._share.hunger()  # What was added may be due at once.
+
+    def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
+        for job in jobs:
+            self._held.settle(job)
+        each = bool(self.hooks) or job_log.isEnabledFor(logging.INFO)
+        for job, ok in zip(jobs, counted, strict=True):
+            answer = answer_of(job)
+            if each or not ok or answer.way != "complete":
+                report(self.hooks, job, answer, counted=ok)
+            fails = answer.way == "fail" or spends(answer, job.lease.facts)
+            if fails or (job.failed and answer.way != "complete"):  # It may be due at once.
+                self._ask_failed_at = time.monotonic()
+
+    # ----------------------------------------------------------------------- lease
+
+    def _lease(self, completed: Sequence[RunningJob]) -> None:
+        """Lease for the free places, and complete what is done in the same call."""
+        if completed:
+            self._share.hunger()  # A call goes out in any case.
+        asks_failed = self._leave_at is None and time.monotonic() >= self._ask_failed_at
+        if asks_failed:
+            self._land()  # Before it has places, which would be lost with it.
+        count = self._share.take(self._shared.pace.per_call()) if self._leave_at is None else 0
+        if count and asks_failed:
+            count -= self._lease_failed(count)
+        if count > 0:
+            self._ask(count, completed)
+        elif completed:
+            try:
+                with self._held.telling(completed):
+                    call = calls.complete([settle_of(job) for job in completed])
+                    counted = self.queue._run(call)
+            except QueueFull as error:
+                self._set_aside(completed, error)
+            else:
+                self._settled(completed, counted)
+
+    def _lease_failed(self, count: int) -> int:
+        """Lease failed jobs for their handler; return how many."""
+        if self._shared.handlers.for_failures(self.called) is None:
+            self._ask_failed_at = float("inf")
+            return 0
+        flight = self._flights.send(count, (), failed=True)
+        granted = self._flights.read(flight)
+        # Where some were granted there may be more.
+        pause = 0 if granted.leases else granted.ask_again or 0.02
+        self._ask_failed_at = time.monotonic() + pause
+        self._take(flight, granted)
+        return len(granted.leases)
+
+    def _ask(self, count: int, completed: Sequence[RunningJob]) -> None:
+        """Ask for jobs. What the call before brought begins while the server is at this one."""
+        try:
+            flight = self._flights.send(count, completed)
+        except QueueFull as error:
+            self._set_aside(completed, error)
+            return
+        self._asked_at = flight.asked_at
+        before, self._flight = self._flight, flight
+        if before:
+            self._arrive(before)
+        if not (len(self._held) > len(completed) and self._shared.pace.worth_another()):
+            self._land()  # Nothing can be over before, or not enough for another call.
+
+    def _land(self) -> None:
+        """Read what the last call brought, if that was not done."""
+        flight, self._flight = self._flight, None
+        if flight:
+            self._arrive(flight)
+
+    def _arrive(self, flight: Flight) -> None:
+        try:
+            granted = self._flights.read(flight)
+        except QueueFull as error:
+            self._set_aside(flight.completed, error)
+            self._share.hunger()
+            return
+        enough = len(granted.leases) < flight.most
+        if enough:
+            self._share.had_enough()
+            # Where some were granted it is not told when to ask for more. Where none were, 0 says
+            # that this call could not see to everything.
+            pause = 0.02 if granted.leases else granted.ask_again
+            self._ask_at = time.monotonic() + pause
+        self._share.free(flight.asking.count - len(granted.leases))
+        self._take(flight, granted)
+        if enough and granted.leases:
+            self._listen()  # While that is sent, handlers can begin.
+
+    def _take(self, flight: Flight, granted: Granted) -> None:
+        """Do what an answer is there for: what was completed is settled, what was leased begins."""
+        self._asked_after = flight.asked_after
+        if granted.leases:
+            self._shared.quiet[self] = -1
+        try:
+            self._settled(flight.completed, granted.leases.completed)
+        finally:
+            self._share.need(self._beginning.begin(granted.leases, flight.asked_at))
+
+    # ------------------------------------------------------------- give back, leave
+
+    def _return_hoard(self) -> None:
+        """Give back what does not begin because something else takes longer than believed."""
+        for executor in self._shared.executors():
+            if executor.stuck_for() >= HOARD_SECONDS:
+                self._shared.pace.saw(HOARD_SECONDS)
+                for work in executor.take_back():
+                    work.control.returned(work)
+
+    def _leave(self) -> None:
+        """Give back what has not begun, and when the time is up also what runs."""
+        assert self._leave_at is not None
+        self._share.leave()
+        for executor in self._shared.executors():
+            for work in executor.take_back():
+                if work.control is self:
+                    self.returned(work)
+                else:
+                    executor.submit([work])
+        late = time.monotonic() - self._leave_at
+        if late < 0:
+            return
+        self._held.tell_all("leaving")
+        ends_within = (executor.ends_within for executor in self._shared.executors())
+        if late >= max(ends_within, default=0.0):
+            for job in self._held.unanswered():
+                self._held.answer(job, job.answer or GIVEN_BACK)
+                self.clean = False
+            for job in self._refused.clear():
+                job.follow_ups = None
+                self._held.answer(job, GIVEN_BACK)
+                self.clean = False

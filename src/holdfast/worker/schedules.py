@@ -1,0 +1,61 @@
+"""Has the ticks of a queue's schedules made while a worker works on it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from holdfast.client.schedules import Ticked
+from holdfast.client.sync.queue import Queue
+from holdfast.errors import HoldfastError, ServerUnavailable
+
+log = logging.getLogger("holdfast")
+
+LOOK_SECONDS: Final = 60.0
+"""It looks at least so often: the server's clock may be set."""
+MOVED_SECONDS: Final = 1.0
+"""The same where the clock is moved by a test."""
+REFUSED_SECONDS: Final = 5.0
+"""Before it tries again what the server refused, for example as it is full."""
+
+
+class Ticker:
+    """Looks after schedules from within a control loop."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._longest = MOVED_SECONDS if queue.clock else LOOK_SECONDS
+        self._look_at: dict[str, float] = {}
+        self._in_trouble: set[str] = set()
+
+    def next_at(self) -> float:
+        """Return when there is something to do, by the monotonic clock."""
+        times = (self._look_at.get(name, 0.0) for name in list(self._queue.schedules))
+        return min(times, default=float("inf"))
+
+    def tick(self) -> None:
+        """Make the ticks that are to be made. One that is refused keeps nobody from working."""
+        for name, schedule in list(self._queue.schedules.items()):
+            if time.monotonic() < self._look_at.get(name, 0.0):
+                continue
+            try:
+                ticked: Ticked = self._queue._drive(self._queue._ask.make(schedule))
+            except ServerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  # A time zone may be somebody's own.
+                self._complain(name, error)
+                ticked = Ticked([], REFUSED_SECONDS)
+            else:
+                self._in_trouble.discard(name)
+            again_in = self._longest if ticked.again_in is None else ticked.again_in
+            self._look_at[name] = time.monotonic() + min(again_in, self._longest)
+
+    def _complain(self, name: str, error: Exception) -> None:
+        """Log it once, and not every time that it is tried again."""
+        if name not in self._in_trouble:
+            self._in_trouble.add(name)
+            unexpected = None if isinstance(error, HoldfastError) else error
+            log.warning(
+                "%s: its ticks are not made, trying again: %s", name, error, exc_info=unexpected
+            )
