@@ -1208,7 +1208,7 @@ def test_bug_d15_a_worker_goes_on_when_the_server_does(
                 kill_connections(client)
             elif trouble == "refused":
                 command_on(client, "ACL", "SETUSER", "default", "-evalsha")
-                wait_until(lambda: "goes on trying" in caplog.text, "the worker to notice")
+                wait_until(lambda: "keeps trying" in caplog.text, "the worker to notice")
                 command_on(client, "ACL", "SETUSER", "default", "+evalsha")
             else:
                 server.kill()

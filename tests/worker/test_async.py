@@ -408,7 +408,7 @@ def test_a_worker_that_runs_is_not_stopped_by_who_runs_it_again(live_queue: Queu
     heard = Heard()
 
     async def run(worker: Worker) -> None:
-        with pytest.raises(WrongState, match="runs already"):
+        with pytest.raises(WrongState, match="is running already"):
             await worker.run_async()
 
     worker = worker_of(live_queue, nothing, hooks=[heard])

@@ -132,7 +132,7 @@ CASES: dict[str, tuple[Callable[[Any], object], list[Any], str]] = {
     "handler(timeout= of a plain function)": (
         lambda v: worker().handler("a", timeout=v)(print),
         [5, timedelta(5)],
-        "print runs in a thread, which nobody can stop",
+        "print runs in a thread, which cannot be stopped",
     ),
     "handler(plain function, executor=async)": (
         lambda v: Worker(NOWHERE, executor="async").handler(v),

@@ -345,4 +345,4 @@ def test_where_no_thread_can_be_started_jobs_wait_until_one_can(
         wait_until(lambda: is_done(live_queue), "all to be done")
     assert len(heard.ids("done")) == 3
     assert refused
-    assert "can't start new thread; given back" in caplog.text
+    assert "can't start new thread; released" in caplog.text

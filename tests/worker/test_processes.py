@@ -625,7 +625,7 @@ def test_a_child_that_has_too_much_memory_is_killed(live_queue: Queue, heard: He
     options: Any = {"executor": "process", "max_megabytes": 300, "hooks": [heard]}
     with working(live_queue, handle, **options):
         heard.wait_for("failed")
-    assert shown(live_queue).error == "it had more than 300 MB"
+    assert shown(live_queue).error == "it used more than 300 MB"
 
 
 def test_a_child_that_had_much_memory_is_replaced(

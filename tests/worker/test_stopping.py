@@ -246,9 +246,9 @@ def test_what_does_not_run_can_be_stopped(live_queue: Queue) -> None:
 def test_what_runs_cannot_be_started(live_queue: Queue) -> None:
     heard = Heard()
     with working(live_queue, lambda job: None, hooks=[heard]) as worker:
-        with pytest.raises(WrongState, match="runs already"):
+        with pytest.raises(WrongState, match="is running already"):
             worker.start()
-        with pytest.raises(WrongState, match="runs already"):
+        with pytest.raises(WrongState, match="is running already"):
             worker.run()
         live_queue.add(b"", id="a")
         heard.wait_for("done")
@@ -579,7 +579,7 @@ def test_a_worker_that_held_nothing_ends_well_though_its_server_is_away(
     worker = Worker(Queue("nobody", Server("redis://127.0.0.1:1", patience=0.1)), grace=0.1)
     worker.handler(lambda job: None)
     worker.start()
-    wait_until(lambda: "goes on trying" in caplog.text, "it to find no server")
+    wait_until(lambda: "keeps trying" in caplog.text, "it to find no server")
     assert worker.stop() is True
     assert "left to lapse" not in caplog.text
 

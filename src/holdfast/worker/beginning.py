@@ -1,4 +1,4 @@
-"""Leases become runs: each job is given to its handler's executor, those of a batch together."""
+"""Starts leased jobs: passes each to its handler's executor, batched where the handler wants it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast")
 
 MOST_KNOWN: Final = 10_000
-"""Jobs without a handler of which it is remembered how often they came."""
+"""Job ids for which a worker counts how often the handler was missing."""
 
 NO_ROOM_SECONDS: Final = 1.0
-"""Where no thread can be started to run a job, it goes back for so long."""
+"""How long a job is released for when no thread can be started to run it."""
 
 
 class Beginning:
-    """Begins what a control loop has leased."""
+    """Starts the jobs that a control loop has leased."""
 
     def __init__(self, control: Control, held: Held, shared: Shared) -> None:
         self._control = control
@@ -39,7 +39,7 @@ class Beginning:
         self._unknown: Counter[str] = Counter()
 
     def begin(self, leases: Sequence[Lease], asked_at: float) -> int:
-        """Hold these and hand them over; return how many places more they need, or fewer."""
+        """Hold leases and submit their jobs. Return how many more (or fewer) slots they take."""
         lapses_at = asked_at + self._shared.lease_seconds
         handlers, called = self._shared.handlers, self._control.called
         works: dict[Handler, list[RunningJob]] = {}
@@ -51,7 +51,7 @@ class Beginning:
         more = 0
         for handler, jobs in works.items():
             self._held.add(jobs, asked_at)
-            if self._control.is_leaving():  # There may be no executor any more.
+            if self._control.is_leaving():  # The executors may be closed already.
                 more -= len(jobs)
                 for job in jobs:
                     self._held.answer(job, GIVEN_BACK)
@@ -76,13 +76,13 @@ class Beginning:
         return more
 
     def _give_back(self, jobs: Sequence[RunningJob], error: Exception) -> None:
-        """Give jobs back that nobody can run just now."""
+        """Release jobs for which no executor could be started."""
         for job in jobs:
             self._held.answer(job, Answer("release", after_ms=round(NO_ROOM_SECONDS * 1000)))
-        log.error("%s: %s; given back, with %d others", jobs[0].id, error, len(jobs) - 1)
+        log.error("%s: %s; released, with %d others", jobs[0].id, error, len(jobs) - 1)
 
     def _give_up(self, jobs: Sequence[RunningJob]) -> None:
-        """Give jobs back that name a handler which is not here: another worker may have it."""
+        """Release jobs whose handler is not registered here: another worker may have it."""
         for job in jobs:
             name = job.lease.facts.handler
             seconds = unknown_after(self._unknown[job.id])

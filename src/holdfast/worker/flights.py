@@ -1,4 +1,4 @@
-"""Calls for jobs that are under way: sent, and read when their answers are wanted."""
+"""Lease calls: sent first, their answers read later, so that work goes on in between."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A lease call from when it was sent until its answer is read."""
+    """A lease call that was sent and whose answer has not been read."""
 
     sent: Sent[Granted]
     asking: Asking
-    """The places that it asks for work for."""
+    """The slots that it asks to fill."""
     most: int
-    """How many jobs it may bring."""
+    """The most jobs that it may return."""
     completed: Sequence[RunningJob]
-    """What it tells the server to be done."""
+    """The jobs that it completes."""
     asked_at: float
     asked_after: int
-    """How many runs of this worker were over by then."""
+    """How many runs of this worker were over when it was sent."""
 
 
 class Flights:
-    """Sends calls for jobs of one queue, and reads their answers.
+    """Sends lease calls for one queue and reads their answers.
 
-    Whatever becomes of a call, the places that it asked for are its control loop's again, and what
-    it should have told is told again.
+    When a call fails, its slots are freed, and the jobs that it should have completed are sent
+    again.
     """
 
     def __init__(self, queue: Queue, share: Share, held: Held, shared: Shared) -> None:
@@ -51,7 +51,7 @@ class Flights:
         self._shared = shared
 
     def send(self, count: int, completed: Sequence[RunningJob], *, failed: bool = False) -> Flight:
-        """Ask for jobs for so many places, and complete what is done."""
+        """Ask for up to `count` jobs, and complete these in the same call."""
         most = min(count, MAX_JOBS)
         call = calls.lease(
             self._queue.server.session.next_token(),
@@ -73,7 +73,7 @@ class Flights:
         return Flight(sent, asking, most, completed, asked_at, asked_after)
 
     def read(self, flight: Flight) -> Granted:
-        """Return the answer, with a place for each job that it brought."""
+        """Return the answer. Its jobs keep the slots of the call."""
         try:
             granted = flight.sent.result()
         except BaseException:
@@ -84,7 +84,7 @@ class Flights:
         return granted
 
     def forget(self, flight: Flight) -> None:
-        """Do without the answer."""
+        """Ignore the answer, and free the slots."""
         flight.sent.forget()
         self._free(flight.asking)
 

@@ -1,18 +1,18 @@
-"""The fork server: a process without threads that forks the children of a worker, and ends them.
+"""The fork server: a process without threads that forks and ends the children of a worker.
 
-A worker has threads, and a process with threads should not fork: a lock that one of them holds
-would be held for ever in the child. So the worker forks once, before it has any of its own, and
-asks that process for the rest. It answers one question after the other:
+A worker has threads, and a process with threads should not fork: a lock that another thread holds
+would stay locked in the child for ever. So the worker forks once, before it starts threads, and
+that process forks the children. It answers one request after another:
 
     bear <slot>  -> <pid>, and the sockets that connect to the child; or why there is none
     end <pid>    -> how the child ended, once it and all that it started are gone
 
-When the worker is gone, whatever it died of, the fork server ends all children and itself.
+When the worker is gone, for whatever reason, the fork server ends all children and exits.
 
-A job may do anything to the fork server. When a job stops it, the worker continues it. When a job
-kills it, or it does not answer for long, the worker ends everything that has the mark of its jobs
-(`trees.py`) and forks a new one. When worker and fork server are both gone, the guard ends
-everything (`guard.py`).
+A job can harm the fork server. If a job stops it, the worker continues it. If a job kills it, or it
+does not answer for long, the worker ends every process with the mark of its jobs (`trees.py`) and
+forks a new fork server. If worker and fork server are both gone, the guard ends every process with
+the mark (`guard.py`).
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from holdfast.worker.executors.processes.shared_memory import Tickets
 log = logging.getLogger("holdfast")
 
 TIDY_SECONDS: Final = 1.0
-"""How often it looks for those that nobody misses, and whether the worker is there."""
+"""How often it reaps dead children, ends orphans and checks for the worker."""
 SILENT_SECONDS: Final = 30.0
-"""When it does not answer for so long it is replaced."""
+"""When it does not answer for this long it is replaced."""
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked at while it does not answer: it may be stopped."""
+"""How often the worker checks whether an unresponsive fork server is stopped."""
 
 _SOCKETS: Final = 3
-"""That connect to a child: the connection, where tickets are put, and where they are taken."""
+"""Sockets per child: the connection, and the two ends of the ticket queue."""
 
 Live = Callable[[socket.socket, socket.socket, int], None]
-"""What a child does, with the connection to the worker, where its tickets are, and its slot."""
+"""The function of a child: its arguments are the connection, the ticket socket and the slot."""
 
 
 @dataclass(frozen=True)
 class Born:
-    """A child, as the worker is told of it."""
+    """A new child process."""
 
     pid: int
     generation: int
-    """Of the fork server that it is a child of."""
+    """The generation of the fork server that is its parent."""
     connection: socket.socket
     tickets: Tickets
 
 
 class Nursery:
-    """The worker's side."""
+    """The worker's side of the fork server."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -103,7 +103,7 @@ class Nursery:
         return ours
 
     def bear(self, slot: int) -> Born:
-        """Return a new child; OSError when there can be none now."""
+        """Fork a child and return it. Raise OSError if that is impossible now."""
         with self._lock:
             if self._closed:
                 raise OSError("the worker has stopped")
@@ -115,7 +115,7 @@ class Nursery:
 
     def _bear(self, slot: int) -> Born:
         said, sockets = self._ask(b"bear %d" % slot)
-        if len(sockets) < _SOCKETS:  # It was born, but we cannot have them; or it says why not.
+        if len(sockets) < _SOCKETS:  # No free descriptors here, or an error message.
             for one in sockets:
                 one.close()
             raise OSError("too many open files" if said.isdigit() else said)
@@ -124,7 +124,7 @@ class Nursery:
         return Born(int(said), self._generation, connection, Tickets(put, take))
 
     def end(self, child: Born) -> str:
-        """End a child and all that it started; return how it ended."""
+        """End a child and all its descendants. Return how it ended."""
         with self._lock:
             if child.generation == self._generation and not self._closed:
                 try:
@@ -137,7 +137,7 @@ class Nursery:
         return "the fork server of the worker was killed"
 
     def _ask(self, question: bytes) -> tuple[str, list[socket.socket]]:
-        """Return the answer; ConnectionError when it is gone, or does not answer."""
+        """Return the answer; raise ConnectionError if the fork server is dead or unresponsive."""
         link = self._link or self._open()
         link.sendall(question)
         deadline = time.monotonic() + SILENT_SECONDS
@@ -145,7 +145,7 @@ class Nursery:
             if time.monotonic() >= deadline:
                 raise ConnectionAbortedError(f"it did not answer for {SILENT_SECONDS:g} s")
             if trees.is_stopped(self.pid):
-                log.warning("the fork server %d of the worker was stopped: continued", self.pid)
+                log.warning("the fork server %d of the worker was stopped: continued it", self.pid)
                 with suppress(OSError):
                     os.kill(self.pid, signal.SIGCONT)
         said, descriptors, _, _ = socket.recv_fds(link, 256, _SOCKETS)
@@ -154,7 +154,7 @@ class Nursery:
         return said.decode(), [socket.socket(fileno=descriptor) for descriptor in descriptors]
 
     def _replace(self, why: OSError) -> None:
-        """End the fork server and all that jobs started; the next question opens a new one."""
+        """End the fork server and all processes of jobs. The next request starts a new one."""
         log.error("the fork server %d of the worker is replaced: %s", self.pid, why)
         with suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)
@@ -173,7 +173,7 @@ class Nursery:
         self._born.clear()
 
     def close(self) -> None:
-        """End all children."""
+        """End the fork server and all children."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -187,8 +187,8 @@ def _be_nursery(link: socket.socket, live: Live, worker: int, mark: trees.Mark) 
         trees.lead_tree()
         trees.wear(mark)
         forget_signals()
-        # Not SIG_IGN, which those that they start would inherit. The worker is told, and it alone
-        # decides.
+        # Not SIG_IGN, which child processes would inherit over exec. The worker gets these signals
+        # too, and it alone decides.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, lambda *_: None)
         _Home(link, live, worker).keep()
@@ -200,7 +200,7 @@ def _be_nursery(link: socket.socket, live: Live, worker: int, mark: trees.Mark) 
 
 
 class _Home:
-    """Where children are born and buried."""
+    """The loop of the fork server process."""
 
     def __init__(self, link: socket.socket, live: Live, worker: int) -> None:
         self._link = link
@@ -212,7 +212,7 @@ class _Home:
 
     def keep(self) -> None:
         try:
-            # A copy of the worker's end of the link may outlive it: then it shows here.
+            # A copy of the worker's socket may outlive the worker, so also check the parent.
             while os.getppid() == self._worker:
                 if readable(self._link, TIDY_SECONDS) and not self._answer():
                     break
@@ -224,7 +224,7 @@ class _Home:
             self._end_all()
 
     def _answer(self) -> bool:
-        """Do what the worker asks for; return whether it is there."""
+        """Handle one request. Return False if the worker is gone."""
         try:
             asked = self._link.recv(64)
             if not asked:
@@ -245,8 +245,8 @@ class _Home:
                 put, take = map(opened.enter_context, shared_memory.pair())
                 pid = self._fork(slot, theirs, take, unneeded=(ours, put))
                 self._children.add(pid)
-                # Before the worker hears of it: a job may stop us, and with a copy of this in our
-                # hands nobody would see that the child has died.
+                # Close it before the worker gets the answer: a job may stop this process, and an
+                # open copy here would hide the death of the child from the worker.
                 theirs.close()
                 sent = [one.fileno() for one in (ours, put, take)]
                 socket.send_fds(self._link, [b"%d" % pid], sent)
@@ -282,14 +282,14 @@ class _Home:
         if pid in self._children:
             trees.end_tree(pid)
         deadline = time.monotonic() + END_SECONDS
-        # Also who was killed lives on until it has its turn.
+        # A killed process lives on until the kernel schedules it.
         while (pid in self._children or self._end_orphans()) and time.monotonic() < deadline:
             time.sleep(0.001)
             self._bury()
         self._link.sendall(_describe(self._ended.pop(pid, 0)).encode())
 
     def _end_all(self) -> None:
-        """End all, also what is given to us when one of them dies meanwhile."""
+        """End all children, and the orphans that are reparented here meanwhile."""
         deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
             self._children.clear()
@@ -299,7 +299,7 @@ class _Home:
             time.sleep(0.001)
 
     def _bury(self) -> None:
-        """Take note of who has died."""
+        """Reap dead children, and record their exit codes."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -310,7 +310,7 @@ class _Home:
                     self._ended[pid] = os.waitstatus_to_exitcode(status)
 
     def _end_orphans(self) -> int:
-        """End what was left behind by those who have died, and given to us; return how many."""
+        """End orphans: descendants of dead children, now reparented here. Return how many."""
         orphans = set(trees.below(os.getpid(), only_children=True)) - self._children
         for orphan in orphans:
             trees.end_tree(orphan)
