@@ -413,7 +413,7 @@ def test_both_shells_say_when_and_under_which_name(test_server: TestServer, queu
 
 Declare = Callable[[Queue], object]
 REFUSED: dict[str, tuple[Declare, str]] = {
-    "no name": (lambda q: q.every("5m", b"x"), "say name="),
+    "no name": (lambda q: q.every("5m", b"x"), "use name="),
     "an empty name": (lambda q: q.every("5m", name=""), "name must have 1 to 512 bytes"),
     "a name that is none": (lambda q: q.every("5m", name=5), "name must be a str"),  # type: ignore[arg-type]
     "a long name": (lambda q: q.every("5m", name="x" * 481), "at most 480 bytes"),

@@ -139,7 +139,7 @@ class Handlers:
         )
         if not is_async and self._executor == "async":
             raise InvalidArgument(
-                f"{handler.name} is not a coroutine function, so it would block all other handlers: "
+                f"{handler.name} is not a coroutine function, so it would block other handlers: "
                 'write `async def`, or use executor="thread"'
             )
         if handler.in_thread and timeout is not None:

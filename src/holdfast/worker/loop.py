@@ -448,7 +448,7 @@ class Control:
         return refused
 
     def _set_aside(self, jobs: Iterable[RunningJob], error: QueueFull | None = None) -> None:
-        """Set aside jobs that a full server refuses to complete. The others are settled as usual."""
+        """Set aside jobs that a full server refuses to complete. Others are settled as usual."""
         waiting = [job for job in jobs if outcomes.needs_room(job)]
         for job in waiting:
             del self._held.unsettled[job]

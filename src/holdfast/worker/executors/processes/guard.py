@@ -1,4 +1,4 @@
-"""The guard: a process that briefly outlives its worker, to end processes that its jobs left behind.
+"""The guard: a process that briefly outlives its worker, to end processes that jobs left behind.
 
 The fork server does the same when its worker dies, but a job may have stopped or killed the fork
 server. The guard only watches the worker. When the worker is gone, the guard ends every process
