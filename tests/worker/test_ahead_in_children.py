@@ -292,7 +292,7 @@ def test_a_child_begins_nothing_whose_lease_is_over() -> None:
     place = Place(theirs, take, Board(1), 0)
     for lapses_at, expected in ((time.monotonic() - 1, 0), (time.monotonic() + 60, 1)):
         given = frames.Jobs(1, "q", [Lease("a", b"", "t")], lapses_at)
-        work = child_module._work(given, child_module._Control(given, place), handlers)
+        work = child_module._work(given, child_module._ControlStub(given, place), handlers)
         assert len(ran) == expected
         assert (work.jobs[0].answer == GIVEN_BACK) == (not expected)
     for one in (ours, put):

@@ -24,10 +24,10 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.executors.base import Loop
+from holdfast.worker.executors.base import EventLoop
 from holdfast.worker.handlers import Handler
 from holdfast.worker.job import Run
-from holdfast.worker.loop import Control
+from holdfast.worker.loop import ControlLoop
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, TestServer, wait_until
 from worker.support import Heard, at_work, is_done, shown, worker_of, working
@@ -170,12 +170,12 @@ class Noting:
 def test_a_coroutine_that_is_cancelled_before_it_begins_has_an_answer() -> None:
     async def run() -> None:
         noting = Noting()
-        executor = Loop(1, asyncio.current_task())
+        executor = EventLoop(1, asyncio.current_task())
         first, second = (
             RunningJob(
                 Lease(id, b"", "holder.1"),
                 Handler(nothing, is_async=True),
-                cast("Control", noting),
+                cast("ControlLoop", noting),
                 float("inf"),
             )
             for id in "ab"

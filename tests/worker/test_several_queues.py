@@ -11,7 +11,7 @@ import pytest
 
 from engine_support import own_server
 from holdfast import Queue, RunningJob, Worker
-from holdfast.worker.loop import Control
+from holdfast.worker.loop import ControlLoop
 from proxy import Kind as StepKind
 from proxy import Proxy, Step
 from support import DEADLINE, wait_until
@@ -55,7 +55,7 @@ def test_until_empty_waits_for_what_one_queue_adds_to_another(
     queues: list[Queue], kind: Kind
 ) -> None:
     seen: list[int] = []
-    idle: list[Control] = []
+    idle: list[ControlLoop] = []
     worker = Worker(queues)
 
     def handle(job: RunningJob) -> None:

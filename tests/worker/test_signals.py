@@ -19,9 +19,9 @@ WORKER = """
     import logging, sys, threading, time
     from pathlib import Path
     from holdfast import Hooks, Queue, Worker
-    from holdfast.worker.executors.base import Loop
+    from holdfast.worker.executors.base import EventLoop
 
-    Loop.ends_within = 60  # Who is ended has the time to say so.
+    EventLoop.ends_within = 60  # Who is ended has the time to say so.
 
     class Noting(Hooks):
         def lost(self, job):

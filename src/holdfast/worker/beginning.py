@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.worker.handlers import NOBODY
 from holdfast.worker.job import AsyncRunningJob, Batch, RunningJob
-from holdfast.worker.leases import Held, pieces
+from holdfast.worker.leases import HeldJobs, pieces
 from holdfast.worker.outcomes import GIVEN_BACK, Answer
 from holdfast.worker.pace import unknown_after
 from holdfast.worker.reporting import tell
@@ -17,7 +17,7 @@ from holdfast.worker.reporting import tell
 if TYPE_CHECKING:
     from holdfast.job import Lease
     from holdfast.worker.handlers import Handler
-    from holdfast.worker.loop import Control
+    from holdfast.worker.loop import ControlLoop
     from holdfast.worker.shared import Shared
 
 log = logging.getLogger("holdfast")
@@ -32,7 +32,7 @@ NO_ROOM_SECONDS: Final = 1.0
 class Beginning:
     """Starts the jobs that a control loop has leased."""
 
-    def __init__(self, control: Control, held: Held, shared: Shared) -> None:
+    def __init__(self, control: ControlLoop, held: HeldJobs, shared: Shared) -> None:
         self._control = control
         self._held = held
         self._shared = shared

@@ -152,10 +152,10 @@ class Tuner:
         self._thread.join()
 
     def _run(self) -> None:
-        gauge = Gauge()
+        meter = LoadMeter()
         while not self._over.wait(TICK_SECONDS):
             try:
-                self.look(gauge.read())
+                self.look(meter.read())
             except Exception:
                 log.exception("concurrency: unexpected error; it stays unchanged for now")
 
@@ -201,7 +201,7 @@ def processors() -> float:
     return min(allowed, quota) if quota else allowed
 
 
-class Gauge:
+class LoadMeter:
     """Measures processor use between one `read` and the next."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from holdfast.worker.worker import Worker
 if TYPE_CHECKING:
     from holdfast.client.aio.queue import AsyncQueue
     from holdfast.engine.call import Entry
-    from holdfast.worker.loop import Control
+    from holdfast.worker.loop import ControlLoop
 
 LEASE_SECONDS: Final = 3600.0
 
@@ -164,7 +164,7 @@ class _Inline:
 
     def _job(self, lease: Lease, handler: Handler) -> RunningJob:
         kind = AsyncRunningJob if handler.is_async else RunningJob
-        return kind(lease, handler, cast("Control", self), math.inf)
+        return kind(lease, handler, cast("ControlLoop", self), math.inf)
 
     def settle(self, jobs: Sequence[RunningJob]) -> None:
         left = dict.fromkeys(jobs)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.engine.call import Entry
     from holdfast.job import Duration, Failure
     from holdfast.worker.handlers import Handler
-    from holdfast.worker.loop import Control
+    from holdfast.worker.loop import ControlLoop
 
 
 class RunningJob:
@@ -47,7 +47,9 @@ class RunningJob:
         "took",
     )
 
-    def __init__(self, lease: Lease, handler: Handler, control: Control, lapses_at: float) -> None:
+    def __init__(
+        self, lease: Lease, handler: Handler, control: ControlLoop, lapses_at: float
+    ) -> None:
         self.lease = lease
         self.handler = handler
         self.control = control

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast")
 
 
-class Held:
+class HeldJobs:
     """The leased, unsettled jobs of one control loop. Other threads may only read what runs."""
 
     def __init__(self, queue: Queue, shared: Shared) -> None:

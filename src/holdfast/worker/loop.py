@@ -29,9 +29,9 @@ from holdfast.errors import HoldfastError, JobCancelled, QueueFull, ServerUnavai
 from holdfast.job import Extended, NewJob
 from holdfast.worker import outcomes
 from holdfast.worker.beginning import Beginning
-from holdfast.worker.flights import Flight, Flights
 from holdfast.worker.job import Run, RunningJob, places_of
-from holdfast.worker.leases import Held
+from holdfast.worker.lease_calls import LeaseCall, LeaseCalls
+from holdfast.worker.leases import HeldJobs
 from holdfast.worker.outcomes import GIVEN_BACK, MOST_BYTES, Answer, answer_of, settle_of, spends
 from holdfast.worker.queues import Presence, called
 from holdfast.worker.refused import GIVEN_BACK_SECONDS, Refused
@@ -62,7 +62,7 @@ LEAVE_IDLE_SECONDS: Final = 2.0
 """How long `stop` waits for a control loop that holds no job: its server may be lost."""
 
 
-class Control:
+class ControlLoop:
     """Leases jobs of one queue, submits them to executors, and settles them."""
 
     def __init__(self, queue: Queue, shared: Shared, weight: int = 1) -> None:
@@ -75,13 +75,13 @@ class Control:
         self._share = shared.places.join(weight, self._waiter.rouse)
         self._finished: deque[Run] = deque()
         self._returned: deque[Run] = deque()
-        self._held = Held(queue, shared)
+        self._held = HeldJobs(queue, shared)
         self._refused = Refused(queue.name)
         self._beginning = Beginning(self, self._held, shared)
-        self._flights = Flights(queue, self._share, self._held, shared)
+        self._lease_calls = LeaseCalls(queue, self._share, self._held, shared)
         self._ticker = Ticker(queue)
         self._presence = Presence(queue, self._held, shared)
-        self._flight: Flight | None = None
+        self._pending: LeaseCall | None = None
         """The last lease call, until its answer is read."""
         self._enough = 1
         """How many finished runs wake the loop."""
@@ -244,7 +244,7 @@ class Control:
     def _step(self) -> None:
         self._collect()
         if not self._answers:
-            self._land()
+            self._read_pending()
             self.queue.counts()
             self._answers = True
             self._share.hunger()
@@ -252,7 +252,7 @@ class Control:
         completed = outcomes.completed(self._held.unsettled)
         others = len(completed) < len(self._held.unsettled)
         if others or self._leave_at is not None or not self._is_worth_another():
-            self._land()
+            self._read_pending()
         refused = self._settle_others()
         if self._leave_at is None and time.monotonic() >= self._ticker.next_at():
             self._ticker.tick()
@@ -260,7 +260,7 @@ class Control:
         self._lease(completed)
         now = time.monotonic()
         if now >= self._held.extend_at:
-            self._land()
+            self._read_pending()
             self._held.extend()
         if now >= self._presence.tell_at:
             self._presence.tell()
@@ -273,7 +273,7 @@ class Control:
         self._wait()
 
     def _is_over(self) -> bool:
-        if self._held or self._finished or self._returned or self._flight:
+        if self._held or self._finished or self._returned or self._pending:
             return False
         if self._leave_at is not None:
             return True
@@ -306,11 +306,11 @@ class Control:
             if left := len(self._held):
                 log.error("%s: the leases of %d jobs are left to lapse", self.queue.name, left)
             self._held.tell_all("leaving")
-            if left or self._flight:
+            if left or self._pending:
                 self.clean = False
-            if self._flight:
-                self._flights.forget(self._flight)
-            self._flight = None
+            if self._pending:
+                self._lease_calls.forget(self._pending)
+            self._pending = None
             self._refused.clear()
             self._held.clear()
             self._free_late()
@@ -324,8 +324,8 @@ class Control:
 
     def _wait(self) -> None:
         """Wait until there is something to do."""
-        if self._flight:
-            self._await_flight(self._flight)
+        if self._pending:
+            self._await_answer(self._pending)
             return
         if self._finished or self._held.unsettled or self._share.given:
             self._linger()
@@ -346,15 +346,15 @@ class Control:
         elif time.monotonic() >= self._asks_at():
             self._share.hunger()
 
-    def _await_flight(self, flight: Flight) -> None:
+    def _await_answer(self, pending: LeaseCall) -> None:
         """Wait for the answer, or until enough runs are finished to justify the next call."""
         missing = self._shared.pace.worth_another() - self._share.given
         self._enough = max(1, missing // self._shared.pace.most_at_once)
         next_at = self._next_at()
         self._waiter.prepare()
         while len(self._finished) < self._enough and not self._returned and self._leave_at is None:
-            if self._waiter.wait(next_at - time.monotonic(), flight.sent):
-                self._land()
+            if self._waiter.wait(next_at - time.monotonic(), pending.sent):
+                self._read_pending()
                 break
             if time.monotonic() >= next_at:
                 break
@@ -503,7 +503,7 @@ class Control:
             self._share.hunger()  # A call is made in any case.
         asks_failed = self._leave_at is None and time.monotonic() >= self._ask_failed_at
         if asks_failed:
-            self._land()  # Before it takes slots, which an error here would lose.
+            self._read_pending()  # Before it takes slots, which an error here would lose.
         count = self._share.take(self._shared.pace.per_call()) if self._leave_at is None else 0
         if count and asks_failed:
             count -= self._lease_failed(count)
@@ -524,62 +524,62 @@ class Control:
         if self._shared.handlers.for_failures(self.called) is None:
             self._ask_failed_at = float("inf")
             return 0
-        flight = self._flights.send(count, (), failed=True)
-        granted = self._flights.read(flight)
+        pending = self._lease_calls.send(count, (), failed=True)
+        granted = self._lease_calls.read(pending)
         # If some were granted there may be more.
         pause = 0 if granted.leases else granted.ask_again or 0.02
         self._ask_failed_at = time.monotonic() + pause
-        self._take(flight, granted)
+        self._take(pending, granted)
         return len(granted.leases)
 
     def _ask(self, count: int, completed: Sequence[RunningJob]) -> None:
         """Send a lease call. Jobs of the previous call start while the server works on this one."""
         try:
-            flight = self._flights.send(count, completed)
+            pending = self._lease_calls.send(count, completed)
         except QueueFull as error:
             self._set_aside(completed, error)
             return
-        self._asked_at = flight.asked_at
-        before, self._flight = self._flight, flight
+        self._asked_at = pending.asked_at
+        before, self._pending = self._pending, pending
         if before:
-            self._arrive(before)
+            self._handle_answer(before)
         if not (len(self._held) > len(completed) and self._shared.pace.worth_another()):
-            self._land()  # Until then no second call could be worth it.
+            self._read_pending()  # Until then no second call could be worth it.
 
-    def _land(self) -> None:
+    def _read_pending(self) -> None:
         """Read the answer of the last lease call, if there is an unread one."""
-        flight, self._flight = self._flight, None
-        if flight:
-            self._arrive(flight)
+        pending, self._pending = self._pending, None
+        if pending:
+            self._handle_answer(pending)
 
-    def _arrive(self, flight: Flight) -> None:
+    def _handle_answer(self, pending: LeaseCall) -> None:
         try:
-            granted = self._flights.read(flight)
+            granted = self._lease_calls.read(pending)
         except QueueFull as error:
-            self._set_aside(flight.completed, error)
+            self._set_aside(pending.completed, error)
             self._share.hunger()
             return
-        enough = len(granted.leases) < flight.most
+        enough = len(granted.leases) < pending.most
         if enough:
             self._share.had_enough()
             # An answer with jobs does not say when to ask again. In an answer without jobs, 0 means
             # that the call could not process everything that is due.
             pause = 0.02 if granted.leases else granted.ask_again
             self._ask_at = time.monotonic() + pause
-        self._share.free(flight.asking.count - len(granted.leases))
-        self._take(flight, granted)
+        self._share.free(pending.asking.count - len(granted.leases))
+        self._take(pending, granted)
         if enough and granted.leases:
             self._listen()  # Handlers can start while this is sent.
 
-    def _take(self, flight: Flight, granted: Granted) -> None:
+    def _take(self, pending: LeaseCall, granted: Granted) -> None:
         """Settle the jobs that a call completed, and start the jobs that it leased."""
-        self._asked_after = flight.asked_after
+        self._asked_after = pending.asked_after
         if granted.leases:
             self._shared.quiet[self] = -1
         try:
-            self._settled(flight.completed, granted.leases.completed)
+            self._settled(pending.completed, granted.leases.completed)
         finally:
-            self._share.need(self._beginning.begin(granted.leases, flight.asked_at))
+            self._share.need(self._beginning.begin(granted.leases, pending.asked_at))
 
     # ------------------------------------------------------------- give back, leave
 

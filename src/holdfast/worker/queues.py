@@ -19,7 +19,7 @@ from holdfast.worker.reporting import fitting
 if TYPE_CHECKING:
     from holdfast.client.sharding import Sharding
     from holdfast.worker.handlers import ExecutorKind, Handlers
-    from holdfast.worker.leases import Held
+    from holdfast.worker.leases import HeldJobs
     from holdfast.worker.shared import Shared
 
     AnyQueue = Queue | AsyncQueue
@@ -125,7 +125,7 @@ MOST_SHOWN: Final = 20
 class Presence:
     """Keeps the worker's entry in a queue's directory of workers."""
 
-    def __init__(self, queue: Queue, held: Held, shared: Shared) -> None:
+    def __init__(self, queue: Queue, held: HeldJobs, shared: Shared) -> None:
         self._queue = queue
         self._held = held
         self._shared = shared

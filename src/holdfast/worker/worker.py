@@ -16,12 +16,12 @@ from holdfast import arguments
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.failures import Handling
 from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
-from holdfast.worker.executors.base import Loop, Threads
+from holdfast.worker.executors.base import EventLoop, Threads
 from holdfast.worker.executors.processes.child_process import Limits
 from holdfast.worker.executors.processes.executor import Processes
 from holdfast.worker.handlers import ExecutorKind, Handlers
 from holdfast.worker.hooks import Hooks, hear_of_beginnings
-from holdfast.worker.loop import Control
+from holdfast.worker.loop import ControlLoop
 from holdfast.worker.pace import Pace
 from holdfast.worker.queues import called, described, greet, own, weighted
 from holdfast.worker.reporting import lines_about
@@ -103,7 +103,7 @@ class Worker:
         self.notes: dict[str, str] = {}
         """Short texts by topic, shown in `queue.workers()`. Change them at any time; every five
         seconds they are published, the latest first, as many as fit."""
-        self._controls: dict[str, Control] = {}
+        self._controls: dict[str, ControlLoop] = {}
         self._shared: Shared | None = None
         self._tuner: Tuner | None = None
         self._clean = True
@@ -335,14 +335,14 @@ class Worker:
                 self._lease,
                 first,
                 Threads,
-                lambda count: Loop(count, awaited_by),
+                lambda count: EventLoop(count, awaited_by),
                 self._hooks,
                 self._about(first),
                 until_empty,
                 self._make_children(first),
             )
             self._controls = {
-                queue.name: Control(queue, self._shared, weight)
+                queue.name: ControlLoop(queue, self._shared, weight)
                 for queue, weight in zip(queues, self._weights.values(), strict=True)
             }
             for control in self._controls.values():
@@ -453,7 +453,7 @@ class Worker:
             if self._shared is None:
                 return
             for mine in own(more, self._lease):
-                control = self._controls[mine.name] = Control(mine, self._shared, weight)
+                control = self._controls[mine.name] = ControlLoop(mine, self._shared, weight)
                 control.start()
 
     def running(self) -> list[RunningJob]:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from holdfast.arguments import type_name
-from holdfast.worker.executors.thread_pool import Crew
+from holdfast.worker.executors.thread_pool import ThreadPool
 from holdfast.worker.job import Run, RunningJob, run, run_async, time_allowed
 from holdfast.worker.outcomes import GIVEN_BACK, ended, is_a, timed_out
 
@@ -57,7 +57,7 @@ class Executor(Protocol):
         """Stop starting runs."""
 
 
-class Threads(Crew):
+class Threads(ThreadPool):
     """A pool of threads. A thread cannot be stopped: its handler checks `job.cancelled`."""
 
     ends_within = 0.0
@@ -89,7 +89,7 @@ class Threads(Crew):
         return work
 
 
-class Loop:
+class EventLoop:
     """An event loop in its own thread, or the event loop of the task that awaits the worker."""
 
     ends_within = 1.0

@@ -20,12 +20,12 @@ from holdfast.worker.job import Run
 log = logging.getLogger("holdfast")
 
 
-class Crew:
+class ThreadPool:
     """A pool of threads. Each has its own number, from 0, below the largest size of the pool."""
 
-    def __init__(self, name: str, labour: Callable[[int, Iterator[Run]], None], count: int) -> None:
+    def __init__(self, name: str, target: Callable[[int, Iterator[Run]], None], count: int) -> None:
         self._name = name
-        self._labour = labour
+        self._target = target
         self._works: deque[Run] = deque()
         self._calls: SimpleQueue[None] = SimpleQueue()
         """One item for each thread that should wake up."""
@@ -64,7 +64,7 @@ class Crew:
         leaves = False
         while not leaves:
             try:
-                self._labour(number, self._take())
+                self._target(number, self._take())
                 leaves = self._leave(number)
             except Exception:  # A worker must never stop silently.
                 log.exception("%s %d: unexpected error; the thread continues", self._name, number)

@@ -36,7 +36,7 @@ from holdfast.worker.outcomes import GIVEN_BACK, Fail, Release, Retry, trace_of
 from holdfast.worker.signals import show_stacks
 
 if TYPE_CHECKING:
-    from holdfast.worker.loop import Control
+    from holdfast.worker.loop import ControlLoop
 
 _FAR_DESCRIPTOR: Final = 900
 """The connection gets a descriptor from here on: jobs that close low descriptors miss it."""
@@ -100,7 +100,7 @@ def live(place: Place, handlers: Handlers) -> None:
     with suppress(EOFError, OSError):
         while True:
             given = place.next()
-            control = _Control(given, place)
+            control = _ControlStub(given, place)
             answers = _answers(_work(given, control, handlers), place.grown_by())
             if not place.is_ours():
                 os._exit(0)
@@ -122,7 +122,7 @@ def _far(connection: socket.socket) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def _work(given: frames.Jobs, control: _Control, handlers: Handlers) -> Run:
+def _work(given: frames.Jobs, control: _ControlStub, handlers: Handlers) -> Run:
     handler = handlers.for_lease(control.called, given.leases[0])
     jobs = [_ChildJob(lease, handler, control, n) for n, lease in enumerate(given.leases)]
     work: Run = Batch(jobs) if handler.batch else jobs[0]
@@ -158,8 +158,8 @@ class _ChildJob(RunningJob):
 
     __slots__ = ("_here", "number")
 
-    def __init__(self, lease: Lease, handler: Handler, control: _Control, number: int) -> None:
-        super().__init__(lease, handler, cast("Control", control), math.inf)
+    def __init__(self, lease: Lease, handler: Handler, control: _ControlStub, number: int) -> None:
+        super().__init__(lease, handler, cast("ControlLoop", control), math.inf)
         self._here = control
         self.number = number
 
@@ -176,7 +176,7 @@ class _ChildJob(RunningJob):
                 self._here.place.line.send(frames.Progress(self.number, *self._progress))
 
 
-class _Control:
+class _ControlStub:
     """Stands for the control loop, which runs in the worker."""
 
     hooks: Sequence[Hooks] = ()

@@ -17,7 +17,7 @@ from holdfast.worker.executors.processes.child import Place, live
 from holdfast.worker.executors.processes.child_process import KILL_SECONDS, Child, Limits
 from holdfast.worker.executors.processes.fork_server import Nursery
 from holdfast.worker.executors.processes.shared_memory import Board
-from holdfast.worker.executors.thread_pool import Crew
+from holdfast.worker.executors.thread_pool import ThreadPool
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.job import Run, RunningJob, is_wanted
 from holdfast.worker.outcomes import Answer, lapsed
@@ -28,7 +28,7 @@ NO_CHILD_SECONDS: Final = 1.0
 """How long a job is released for when no process can be started."""
 
 
-class Processes(Crew):
+class Processes(ThreadPool):
     """A pool of up to `most` child processes, with a thread for each."""
 
     ends_within = KILL_SECONDS + 1.0

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from holdfast.connection.server import Sent
     from holdfast.engine.calls import Granted
     from holdfast.worker.job import RunningJob
-    from holdfast.worker.leases import Held
+    from holdfast.worker.leases import HeldJobs
     from holdfast.worker.shared import Shared
     from holdfast.worker.slots import Asking, Share
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class LeaseCall:
     """A lease call that was sent and whose answer has not been read."""
 
     sent: Sent[Granted]
@@ -37,20 +37,22 @@ class Flight:
     """How many runs of this worker were over when it was sent."""
 
 
-class Flights:
+class LeaseCalls:
     """Sends lease calls for one queue and reads their answers.
 
     When a call fails, its slots are freed, and the jobs that it should have completed are sent
     again.
     """
 
-    def __init__(self, queue: Queue, share: Share, held: Held, shared: Shared) -> None:
+    def __init__(self, queue: Queue, share: Share, held: HeldJobs, shared: Shared) -> None:
         self._queue = queue
         self._share = share
         self._held = held
         self._shared = shared
 
-    def send(self, count: int, completed: Sequence[RunningJob], *, failed: bool = False) -> Flight:
+    def send(
+        self, count: int, completed: Sequence[RunningJob], *, failed: bool = False
+    ) -> LeaseCall:
         """Ask for up to `count` jobs, and complete these in the same call."""
         most = min(count, MAX_JOBS)
         call = calls.lease(
@@ -70,23 +72,23 @@ class Flights:
         except BaseException:
             self._free(asking)
             raise
-        return Flight(sent, asking, most, completed, asked_at, asked_after)
+        return LeaseCall(sent, asking, most, completed, asked_at, asked_after)
 
-    def read(self, flight: Flight) -> Granted:
+    def read(self, pending: LeaseCall) -> Granted:
         """Return the answer. Its jobs keep the slots of the call."""
         try:
-            granted = flight.sent.result()
+            granted = pending.sent.result()
         except BaseException:
-            self._held.tell_again(flight.completed)
-            self._free(flight.asking)
+            self._held.tell_again(pending.completed)
+            self._free(pending.asking)
             raise
-        self._share.answered(flight.asking)
+        self._share.answered(pending.asking)
         return granted
 
-    def forget(self, flight: Flight) -> None:
+    def forget(self, pending: LeaseCall) -> None:
         """Ignore the answer, and free the slots."""
-        flight.sent.forget()
-        self._free(flight.asking)
+        pending.sent.forget()
+        self._free(pending.asking)
 
     def _free(self, asking: Asking) -> None:
         self._share.answered(asking)
