@@ -166,7 +166,7 @@ def gate() -> Iterator[Gate]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is held up gives nothing back for that, and lends no places: order stays."""
-    monkeypatch.setattr("holdfast.worker.loop.HOARD_SECONDS", NEVER)
+    monkeypatch.setattr("holdfast.worker.loop.STUCK_SECONDS", NEVER)
     monkeypatch.setattr("holdfast.worker.slots.LEND_SECONDS", NEVER)
 
 

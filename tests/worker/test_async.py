@@ -182,7 +182,7 @@ def test_a_coroutine_that_is_cancelled_before_it_begins_has_an_answer() -> None:
         )
         executor.submit([first, second])
         executor._begin()
-        first.told = "leaving"
+        first.stop_reason = "leaving"
         executor._stop_job(first)
         await comes_true(lambda: len(noting.over) == 2)
         assert noting.over == [first, second]

@@ -174,7 +174,7 @@ def test_what_comes_to_a_worker_that_had_nothing_to_do_is_not_given_back(
     live_queue: Queue, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it had nothing to do."""
-    monkeypatch.setattr("holdfast.worker.loop.HOARD_SECONDS", 5.0)
+    monkeypatch.setattr("holdfast.worker.loop.STUCK_SECONDS", 5.0)
     heard = Heard()
     with working(live_queue, as_handler(kind, lambda job: None), hooks=[heard]) as worker:
         assert worker._shared is not None

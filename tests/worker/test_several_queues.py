@@ -153,7 +153,7 @@ def test_a_queue_that_is_answered_late_at_the_start_loses_nothing_of_its_order_o
     strict: bool,
 ) -> None:
     monkeypatch.setattr("holdfast.worker.slots.FIRST_WORD_SECONDS", 2 * DEADLINE)
-    monkeypatch.setattr("holdfast.worker.worker.greet", lambda queues: None)
+    monkeypatch.setattr("holdfast.worker.worker.check_servers", lambda queues: None)
     _, second, first = queues
     answer = threading.Event()
     proxy.plan([Step(StepKind.PASS, after=lambda: answer.wait(DEADLINE))])

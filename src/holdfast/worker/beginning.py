@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from holdfast.worker.handlers import NOBODY
+from holdfast.worker.handlers import NO_HANDLER
 from holdfast.worker.job import AsyncRunningJob, Batch, RunningJob
 from holdfast.worker.leases import HeldJobs, pieces
 from holdfast.worker.outcomes import GIVEN_BACK, Answer
@@ -56,7 +56,7 @@ class Beginning:
                 for job in jobs:
                     self._held.answer(job, GIVEN_BACK)
                 continue
-            if handler is NOBODY:
+            if handler is NO_HANDLER:
                 more -= len(jobs)
                 self._give_up(jobs)
                 continue

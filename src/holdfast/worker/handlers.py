@@ -48,7 +48,7 @@ class Handler:
         return str(getattr(self.function, "__qualname__", self.function))
 
 
-NOBODY: Final = Handler(print)
+NO_HANDLER: Final = Handler(print)
 """Stands for a handler that is not registered here."""
 
 
@@ -163,8 +163,8 @@ class Handlers:
     def for_lease(self, queue: str, lease: Lease) -> Handler:
         """Return the handler for a leased job, or NO_HANDLER."""
         if lease.failed:
-            return self.for_failures(queue) or NOBODY
-        return self.find(queue, lease.facts.handler) or NOBODY
+            return self.for_failures(queue) or NO_HANDLER
+        return self.find(queue, lease.facts.handler) or NO_HANDLER
 
     def for_failures(self, queue: str) -> Handler | None:
         """Return the failure handler of a queue, or None."""

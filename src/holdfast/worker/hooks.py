@@ -45,6 +45,6 @@ class Hooks:
         """The worker has no such handler: the job is released for a worker that has it."""
 
 
-def hear_of_beginnings(hooks: Iterable[Hooks]) -> bool:
+def any_hears_starts(hooks: Iterable[Hooks]) -> bool:
     """Return whether any hook overrides `started`."""
     return any(type(hook).started is not Hooks.started for hook in hooks)

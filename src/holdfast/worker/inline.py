@@ -13,7 +13,7 @@ from holdfast.engine import calls
 from holdfast.errors import HoldfastError, InvalidArgument, JobCancelled
 from holdfast.job import Duration, Extended, Lease, NewJob
 from holdfast.worker import outcomes
-from holdfast.worker.handlers import NOBODY, Handler
+from holdfast.worker.handlers import NO_HANDLER, Handler
 from holdfast.worker.job import AsyncRunningJob, Batch, Run, RunningJob, run, run_async
 from holdfast.worker.outcomes import Fail, Release, Retry
 from holdfast.worker.queues import called, own
@@ -142,7 +142,7 @@ class _Inline:
         if lease is None:
             return None
         handler = self._handlers.for_lease(self.called, lease)
-        if handler is NOBODY:
+        if handler is NO_HANDLER:
             self.queue.release(lease)
             named = lease.facts.handler
             raise InvalidArgument(

@@ -43,7 +43,7 @@ class RunningJob:
         "lease",
         "raised",
         "started_at",
-        "told",
+        "stop_reason",
         "took",
     )
 
@@ -60,7 +60,7 @@ class RunningJob:
         """How long the handler took, in seconds."""
         self.answer: Answer | None = None
         self.raised: BaseException | None = None
-        self.told = ""
+        self.stop_reason = ""
         """Why the handler should stop; empty while it should not."""
         self.follow_ups: list[Entry] | None = None
         self._progress: tuple[float, str] | None = None
@@ -136,7 +136,7 @@ class RunningJob:
         True when the job was cancelled, its lease is lost or has run out, its timeout is over, or
         the worker is stopping.
         """
-        if self.told or time.monotonic() >= self.lapses_at:
+        if self.stop_reason or time.monotonic() >= self.lapses_at:
             return True
         # For a coroutine or a process, the executor enforces the timeout.
         return self.handler.in_thread and self.is_overdue()

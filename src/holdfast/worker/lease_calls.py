@@ -67,7 +67,7 @@ class LeaseCalls:
         asked_at, asked_after = time.monotonic(), self._shared.runs
         asking = self._share.ask(count)
         try:
-            with self._held.telling(completed):
+            with self._held.settling(completed):
                 sent = queue.server.send(queue._packer, call, queue._now())
         except BaseException:
             self._free(asking)
@@ -79,7 +79,7 @@ class LeaseCalls:
         try:
             granted = pending.sent.result()
         except BaseException:
-            self._held.tell_again(pending.completed)
+            self._held.mark_unsent(pending.completed)
             self._free(pending.asking)
             raise
         self._share.answered(pending.asking)

@@ -53,21 +53,21 @@ class HeldJobs:
         self.unsettled[job] = None
 
     @contextmanager
-    def telling(self, jobs: Sequence[RunningJob]) -> Iterator[None]:
+    def settling(self, jobs: Sequence[RunningJob]) -> Iterator[None]:
         """Mark jobs as being settled by a call; when the call fails they are settled again."""
-        self.tell_of(jobs)
+        self.mark_sent(jobs)
         try:
             yield
         except BaseException:
-            self.tell_again(jobs)
+            self.mark_unsent(jobs)
             raise
 
-    def tell_of(self, jobs: Sequence[RunningJob]) -> None:
+    def mark_sent(self, jobs: Sequence[RunningJob]) -> None:
         """Record that a call to the server settles these."""
         for job in jobs:
             del self.unsettled[job]
 
-    def tell_again(self, jobs: Sequence[RunningJob]) -> None:
+    def mark_unsent(self, jobs: Sequence[RunningJob]) -> None:
         """Settle these first: the server may not have recorded them."""
         self.unsettled = dict.fromkeys(jobs) | self.unsettled
 
@@ -91,11 +91,11 @@ class HeldJobs:
         """Return the jobs whose run is not over, started or not."""
         return [job for job in tuple(self._jobs) if not job.answer]
 
-    def tell_all(self, why: str) -> None:
+    def stop_all(self, why: str) -> None:
         """Ask all unfinished runs to stop. Those that have not started will not start."""
         for job in self.unanswered():
-            if not job.told:
-                self.tell_to_stop(job, why)
+            if not job.stop_reason:
+                self.stop(job, why)
 
     def extend(self) -> None:
         """Extend all leases, and react to lost leases and cancelled jobs."""
@@ -103,7 +103,7 @@ class HeldJobs:
         self.extend_at = time.monotonic() + extend_every(lease_seconds, len(self._jobs))
         alike: dict[float, list[RunningJob]] = {}
         for job in self._jobs:
-            if job.told != "lost":
+            if job.stop_reason != "lost":
                 left = job.lapses_at - time.monotonic()
                 # A handler may have extended its lease for longer.
                 seconds = math.ceil(left) if left > lease_seconds else lease_seconds
@@ -117,27 +117,27 @@ class HeldJobs:
         call = calls.extend([(job.id, job.token, None) for job in jobs], lease_ms)
         answers = self._queue._run(call)
         for job, extended in zip(jobs, answers, strict=True):
-            self._heed(job, extended, asked_at)
+            self._handle_extended(job, extended, asked_at)
 
-    def _heed(self, job: RunningJob, extended: Extended, asked_at: float) -> None:
+    def _handle_extended(self, job: RunningJob, extended: Extended, asked_at: float) -> None:
         if extended is not Extended.LOST:
             job.lapses_at = max(job.lapses_at, asked_at + self._shared.lease_seconds)
-        if job.answer or job.told:
+        if job.answer or job.stop_reason:
             return
         if extended is Extended.LOST:
             log.warning("%s: the lease was lost while the handler was running", job.id)
-            self.tell_to_stop(job, "lost")
+            self.stop(job, "lost")
             tell(self._shared.hooks, "lost", job)
         elif extended is Extended.CANCELLED:
             log.info("%s: the job was cancelled", job.id)
-            self.tell_to_stop(job, "cancelled")
+            self.stop(job, "cancelled")
             tell(self._shared.hooks, "cancelled", job)
         elif job.is_overdue():
-            self.tell_to_stop(job, timed_out(time_allowed(job) or 0))
+            self.stop(job, timed_out(time_allowed(job) or 0))
 
-    def tell_to_stop(self, job: RunningJob, why: str) -> None:
+    def stop(self, job: RunningJob, why: str) -> None:
         """Ask a handler to stop, and end it where possible."""
-        job.told = why
+        job.stop_reason = why
         self._shared.executor_for(job.handler).stop_job(job)
 
 

@@ -51,7 +51,7 @@ log = logging.getLogger("holdfast")
 
 MOST_SETTLED: Final = 500
 """The most finished jobs that one round collects."""
-HOARD_SECONDS: Final = 0.25
+STUCK_SECONDS: Final = 0.25
 """When no run has started for this long, waiting jobs are released, so that other workers can run
 them."""
 SLOWEST_SECONDS: Final = 5.0
@@ -91,7 +91,7 @@ class ControlLoop:
         self._asked_after = -1
         """How many runs of this worker were over at the last lease call that was answered."""
         shared.quiet[self] = -1
-        self._told_at = math.inf
+        self._stopped_at = math.inf
         """When `stop` was first called."""
         self._leave_at: float | None = None
         """When the grace for running handlers ends."""
@@ -105,7 +105,7 @@ class ControlLoop:
         """Whether the server answers. Until it does, no lease call is made, as that takes slots."""
         self.clean = True
         """Whether all runs that had started were finished and settled."""
-        self._forsaken = False
+        self._abandoned = False
         """Whether `stop` no longer waits for this loop, which then closes its queue itself."""
         self._over = threading.Event()
         self._thread = threading.Thread(
@@ -124,7 +124,7 @@ class ControlLoop:
     def stop(self, grace: float) -> None:
         """Stop leasing. The loop ends when its runs are settled; after `grace` it releases them."""
         now = time.monotonic()
-        leave_at, self._told_at = now + grace, min(self._told_at, now)
+        leave_at, self._stopped_at = now + grace, min(self._stopped_at, now)
         self._leave_at = leave_at if self._leave_at is None else min(self._leave_at, leave_at)
         self._waiter.rouse()
 
@@ -143,8 +143,8 @@ class ControlLoop:
         """
         while not self._over.wait(0.1):
             if time.monotonic() > self._wait_until():
-                self._forsaken = True
-                self._held.tell_all("leaving")
+                self._abandoned = True
+                self._held.stop_all("leaving")
                 return not self._held
         return self.clean
 
@@ -153,7 +153,7 @@ class ControlLoop:
         if self._leave_at is None:
             return -math.inf
         until = self._leave_at + LEAVE_WITHIN_SECONDS
-        return until if self._held else min(until, self._told_at + LEAVE_IDLE_SECONDS)
+        return until if self._held else min(until, self._stopped_at + LEAVE_IDLE_SECONDS)
 
     def finished(self, work: Run) -> None:
         """Accept a finished run from an executor."""
@@ -204,7 +204,7 @@ class ControlLoop:
             if not self._trouble:
                 with suppress(HoldfastError):
                     self._presence.leave()
-            if self._forsaken:
+            if self._abandoned:
                 self.queue.close()
             self._over.set()
             self._free_late()
@@ -216,7 +216,7 @@ class ControlLoop:
             if self._trouble:
                 self._recover()
         except HoldfastError as error:
-            self._bear(error)
+            self._on_error(error)
 
     def _recover(self) -> None:
         """Log the recovery. For a server that was away it is logged once, not for each queue."""
@@ -267,7 +267,7 @@ class ControlLoop:
         if self._leave_at is not None:
             self._leave()
         else:
-            self._return_hoard()
+            self._release_stuck()
         if refused:
             raise refused  # Last, after leases were extended.
         self._wait()
@@ -290,7 +290,7 @@ class ControlLoop:
         """Return when to try the next lease call if no wake arrives."""
         return min(self._ask_at, self._ask_failed_at)
 
-    def _bear(self, error: HoldfastError) -> None:
+    def _on_error(self, error: HoldfastError) -> None:
         """Handle an error of the server: keep trying for ever, since it may return at any time."""
         self._trouble += 1
         self._answers = False
@@ -305,7 +305,7 @@ class ControlLoop:
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             if left := len(self._held):
                 log.error("%s: the leases of %d jobs are left to lapse", self.queue.name, left)
-            self._held.tell_all("leaving")
+            self._held.stop_all("leaving")
             if left or self._pending:
                 self.clean = False
             if self._pending:
@@ -328,7 +328,7 @@ class ControlLoop:
             self._await_answer(self._pending)
             return
         if self._finished or self._held.unsettled or self._share.given:
-            self._linger()
+            self._wait_for_more()
             return
         if self._is_over():
             return
@@ -375,7 +375,7 @@ class ControlLoop:
             self._ear.hush()  # Leave the wake to a worker with free slots.
             self._share.hunger()  # The wake may have come just then.
 
-    def _linger(self) -> None:
+    def _wait_for_more(self) -> None:
         """Sleep briefly if enough jobs wait here, so that the next call settles more."""
         waiting = sum(executor.waiting() for executor in self._shared.executors())
         seconds = self._shared.pace.worth(waiting)
@@ -396,7 +396,7 @@ class ControlLoop:
         waits = [executor.stuck_for() for executor in self._shared.executors()]
         stuck_for = max(waits, default=0.0)  # There may be no executors yet.
         if stuck_for:
-            times.append(time.monotonic() + HOARD_SECONDS - stuck_for)
+            times.append(time.monotonic() + STUCK_SECONDS - stuck_for)
         return min(times)
 
     # ---------------------------------------------------------------------- settle
@@ -434,7 +434,7 @@ class ControlLoop:
         to_the_back = self.queue._ask.to_the_back
         for settlement in outcomes.others(tuple(self._held.unsettled), to_the_back=to_the_back):
             try:
-                with self._held.telling(settlement.jobs):
+                with self._held.settling(settlement.jobs):
                     counted = self.queue._run(settlement.call)
                 self._settled(settlement.jobs, counted)
                 self._share.hunger()  # A released job may be due at once.
@@ -511,7 +511,7 @@ class ControlLoop:
             self._ask(count, completed)
         elif completed:
             try:
-                with self._held.telling(completed):
+                with self._held.settling(completed):
                     call = calls.complete([settle_of(job) for job in completed])
                     counted = self.queue._run(call)
             except QueueFull as error:
@@ -583,11 +583,11 @@ class ControlLoop:
 
     # ------------------------------------------------------------- give back, leave
 
-    def _return_hoard(self) -> None:
+    def _release_stuck(self) -> None:
         """Release waiting jobs when a run before them takes longer than estimated."""
         for executor in self._shared.executors():
-            if executor.stuck_for() >= HOARD_SECONDS:
-                self._shared.pace.saw(HOARD_SECONDS)
+            if executor.stuck_for() >= STUCK_SECONDS:
+                self._shared.pace.saw(STUCK_SECONDS)
                 for work in executor.take_back():
                     work.control.returned(work)
 
@@ -604,7 +604,7 @@ class ControlLoop:
         late = time.monotonic() - self._leave_at
         if late < 0:
             return
-        self._held.tell_all("leaving")
+        self._held.stop_all("leaving")
         ends_within = (executor.ends_within for executor in self._shared.executors())
         if late >= max(ends_within, default=0.0):
             for job in self._held.unanswered():

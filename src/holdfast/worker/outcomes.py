@@ -140,12 +140,12 @@ def timed_out(seconds: float) -> str:
     return f"timeout: it ran for {seconds:g} s"
 
 
-def ended(told: str) -> Answer:
+def ended(stop_reason: str) -> Answer:
     """Return the answer for a run that was ended after it was asked to stop.
 
     Only a timeout counts against the job.
     """
-    return lapsed(told) if told.startswith("timeout") else GIVEN_BACK
+    return lapsed(stop_reason) if stop_reason.startswith("timeout") else GIVEN_BACK
 
 
 def spends(answer: Answer, facts: Facts) -> bool:

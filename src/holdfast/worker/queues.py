@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     AnyQueue = Queue | AsyncQueue
 
-GREETING_SECONDS: Final = 0.5
+CHECK_SECONDS: Final = 0.5
 """The start of a worker does not wait longer for one server: others may answer."""
 REPLY_SECONDS: Final = 5.0
 """The longest that a worker waits for a reply."""
@@ -98,17 +98,17 @@ def own(queues: Iterable[AnyQueue], lease: float) -> list[Queue]:
     return mine
 
 
-def greet(queues: Iterable[AnyQueue]) -> None:
+def check_servers(queues: Iterable[AnyQueue]) -> None:
     """Raise the error of a server that will never serve this worker, such as a wrong password.
 
     A server that is lost, loads its data or accepts no more clients is not an error: it may serve
     the worker later.
     """
     for queue in {(called(queue), queue.server): queue for queue in queues}.values():
-        server = Server.like(queue.server, patience=GREETING_SECONDS)
-        with Queue(queue.name, server) as greeted:
+        server = Server.like(queue.server, patience=CHECK_SECONDS)
+        with Queue(queue.name, server) as checked:
             try:
-                greeted.counts()
+                checked.counts()
             except HoldfastError as error:
                 if not is_passing(error):
                     raise

@@ -41,7 +41,7 @@ def tell(hooks: Sequence[Hooks], what: str, *about: object) -> None:
 
 def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: bool) -> None:
     """Report how a run ended. `counted` says whether the server accepted the answer."""
-    if job.told in ("lost", "cancelled"):
+    if job.stop_reason in ("lost", "cancelled"):
         return  # Reported when it was noticed.
     if not counted:
         log.warning("%s: cancelled or taken back; the outcome of this run does not count", job.id)
@@ -100,9 +100,9 @@ def fitting(about: Mapping[str, object]) -> dict[str, object]:
     """Return a worker's entry, cut down to the size that the directory accepts."""
     fits = dict(about)
     for name in ("notes", "running", "handlers", "coroutines", "queues"):
-        while (told := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
-            assert isinstance(told, list)
+        while (listed := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
+            assert isinstance(listed, list)
             # List all handlers or none: in a partial list some would seem to be missing.
             all_or_none = name in ("handlers", "coroutines")
-            fits[name] = None if all_or_none else told[: len(told) // 2]
+            fits[name] = None if all_or_none else listed[: len(listed) // 2]
     return fits

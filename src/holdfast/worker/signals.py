@@ -16,7 +16,7 @@ from types import FrameType
 log = logging.getLogger("holdfast")
 
 
-class Asked:
+class StopRequest:
     """A flag that asks the worker to stop. A signal handler may set it at any moment.
 
     Not a threading.Event: a signal handler that runs while the event's lock is held would deadlock.
@@ -49,7 +49,7 @@ class Asked:
 
 
 @contextmanager
-def heeded(
+def handle_signals(
     stop: Callable[[], None],
     leave: Callable[[], None],
     running: Callable[[], Iterable[str]] = tuple,

@@ -20,13 +20,13 @@ from holdfast.worker.executors.base import EventLoop, Threads
 from holdfast.worker.executors.processes.child_process import Limits
 from holdfast.worker.executors.processes.executor import Processes
 from holdfast.worker.handlers import ExecutorKind, Handlers
-from holdfast.worker.hooks import Hooks, hear_of_beginnings
+from holdfast.worker.hooks import Hooks, any_hears_starts
 from holdfast.worker.loop import ControlLoop
 from holdfast.worker.pace import Pace
-from holdfast.worker.queues import called, described, greet, own, weighted
+from holdfast.worker.queues import called, check_servers, described, own, weighted
 from holdfast.worker.reporting import lines_about
 from holdfast.worker.shared import Shared
-from holdfast.worker.signals import Asked, heeded
+from holdfast.worker.signals import StopRequest, handle_signals
 from holdfast.worker.slots import Places
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Worker:
         self._clean = True
         self._process = os.getpid()
         """The process that the worker was started in."""
-        self._stopping = Asked()
+        self._stopping = StopRequest()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -271,7 +271,7 @@ class Worker:
         thread to stderr. With `until_empty` it also ends when none of its queues has a job that
         could run now, including jobs that handlers added.
         """
-        with heeded(self.ask_to_stop, self._leave, self._show_running):
+        with handle_signals(self.ask_to_stop, self._leave, self._show_running):
             self.start(until_empty=until_empty)
             # Short waits: a signal that arrives just before a wait is handled only after it.
             while not self._stopping.wait(0.02 if until_empty else 0.5):
@@ -313,7 +313,7 @@ class Worker:
             )
         self._check_idle()
         self._stopping.clear()
-        greet(list(self._weights))
+        check_servers(list(self._weights))
 
     def _check_idle(self) -> None:
         if self._shared is not None:
@@ -496,5 +496,5 @@ def _limits(
             if executor != "process":
                 raise InvalidArgument(f'{name} is for executor="process", not {executor!r}')
     # Not ahead if memory is checked after each job, or a hook is called before each.
-    ahead = megabytes is None and not hear_of_beginnings(hooks)
+    ahead = megabytes is None and not any_hears_starts(hooks)
     return Limits(jobs, megabytes, ahead)

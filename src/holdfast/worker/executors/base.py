@@ -166,8 +166,8 @@ class EventLoop:
         if timer:
             timer.cancel()
         for job in work.jobs:
-            if is_a(job.raised, asyncio.CancelledError) and (job.told or self._is_ending()):
-                job.answer = ended(job.told)
+            if is_a(job.raised, asyncio.CancelledError) and (job.stop_reason or self._is_ending()):
+                job.answer = ended(job.stop_reason)
 
     def _is_ending(self) -> bool:
         """Return whether all tasks are being cancelled, as `asyncio.run` does at the program's end.
@@ -187,7 +187,7 @@ class EventLoop:
 
     def _time_is_up(self, work: Run, seconds: float) -> None:
         for job in work.jobs:
-            job.told = job.told or timed_out(seconds)
+            job.stop_reason = job.stop_reason or timed_out(seconds)
         self._cancel(work)
 
     def _watch(self) -> None:
@@ -200,7 +200,7 @@ class EventLoop:
         for work in list(self._tasks):
             if all(job.cancelled for job in work.jobs):
                 for job in work.jobs:
-                    job.told = job.told or "lapsed"
+                    job.stop_reason = job.stop_reason or "lapsed"
                 self._cancel(work)
 
     def _cancel(self, work: Run) -> None:

@@ -85,10 +85,10 @@ class Child:
         """Held while runs are sent to the child or taken back."""
         self._given: deque[_Given] = deque()
         """The runs of the child: the first is active, the others wait."""
-        self._unbegun: list[Run] = []
+        self._unstarted: list[Run] = []
         self._number = self._sent = self._read = 0
         self._moved_at = self._over_at = self._kill_at = math.inf
-        self._told = self._warned = False
+        self._asked_to_stop = self._warned = False
         self._pace = Pace(1, AHEAD_SECONDS)
         self._jobs = 0
         self._megabytes = 0.0
@@ -162,17 +162,17 @@ class Child:
         if not self._lock.acquire(blocking=False):
             return []
         try:
-            return self._take_unbegun()
+            return self._take_unstarted()
         finally:
             self._lock.release()
             self.waiter.rouse()
 
-    def unbegun(self) -> list[Run]:
+    def unstarted(self) -> list[Run]:
         """Remove and return runs that were taken back, for other children."""
-        unbegun, self._unbegun = self._unbegun, []
-        return unbegun
+        unstarted, self._unstarted = self._unstarted, []
+        return unstarted
 
-    def _take_unbegun(self) -> list[Run]:
+    def _take_unstarted(self) -> list[Run]:
         count = self._tickets.take_back(len(self._given)) if self._given else 0
         return [self._given.pop().work for _ in range(count)][::-1]
 
@@ -195,7 +195,7 @@ class Child:
         if why is None and (first := self._first()):
             why = self._look(first.number, first.work)
         if why is not None:
-            over += self._bury(why)
+            over += self._end(why)
         elif not self._given and self._is_worn():
             self.leave()
         return over
@@ -250,9 +250,9 @@ class Child:
         if len(self._given) > 1 and self._is_slow():
             self._pace.saw(now - self._moved_at)
             with self._lock:
-                self._unbegun += self._take_unbegun()
+                self._unstarted += self._take_unstarted()
         if now >= self._kill_at:
-            return work.jobs[0].told or "its lease is over"
+            return work.jobs[0].stop_reason or "its lease is over"
         most = self._limits.megabytes
         if most and trees.has_more_than(self._pid, most):
             return f"it used more than {most} MB"
@@ -261,11 +261,11 @@ class Child:
         if now >= self._over_at:
             self._over_at = math.inf
             for job in work.jobs:
-                job.told = job.told or timed_out(time_allowed(work) or 0)
+                job.stop_reason = job.stop_reason or timed_out(time_allowed(work) or 0)
         unwanted = [place for place, job in enumerate(work.jobs) if job.cancelled]
         for place in unwanted:
             self._board.tell_to_stop(self._slot, number, place)
-            self._told = True
+            self._asked_to_stop = True
         if self._kill_at == math.inf and len(unwanted) == len(work.jobs):
             self._kill_at = now + KILL_SECONDS
         return None
@@ -290,9 +290,9 @@ class Child:
         self._over_at = work.started_at + (time_allowed(work) or math.inf)
         self._kill_at = math.inf
         self._warned = False
-        if self._told:
+        if self._asked_to_stop:
             self._board.forget(self._slot)
-            self._told = False
+            self._asked_to_stop = False
 
     def _note(self, over: Sequence[Run]) -> None:
         """Record how long these runs took together, and that the next run starts."""
@@ -316,7 +316,7 @@ class Child:
                 raise frames.Garbled
             work = first.work
             if isinstance(message, frames.Answers):
-                self._heed(work, message)
+                self._take_answers(work, message)
                 with self._lock:
                     self._given.popleft()
                 self._read = max(self._read, first.sent)
@@ -342,7 +342,7 @@ class Child:
             self._line.post(frames.pack(answer))
             self.waiter.rouse()  # The rest may have to be flushed.
 
-    def _heed(self, work: Run, message: frames.Answers) -> None:
+    def _take_answers(self, work: Run, message: frames.Answers) -> None:
         if len(message.jobs) != len(work.jobs):
             raise frames.Garbled
         for job, answered in zip(work.jobs, message.jobs, strict=True):
@@ -353,10 +353,10 @@ class Child:
         self._jobs += len(work.jobs)
         self._megabytes = message.megabytes
 
-    def _heed_last_words(self, work: Run) -> None:
+    def _take_last_words(self, work: Run) -> None:
         if words := self._board.last_words(self._slot):
             try:
-                self._heed(work, frames.read_last_words(words))
+                self._take_answers(work, frames.read_last_words(words))
             except (msgspec.DecodeError, frames.Garbled):
                 log.warning("%s: its process left an unreadable answer", work.jobs[0].id)
 
@@ -367,18 +367,18 @@ class Child:
         worn = limits.jobs is not None and self._jobs >= limits.jobs
         return worn or (limits.megabytes is not None and self._megabytes > limits.megabytes)
 
-    def _bury(self, why: str) -> list[Run]:
+    def _end(self, why: str) -> list[Run]:
         """End the process. Return the runs that it had started; the others go to other children."""
         self.alive = False
         how = self._nursery.end(self._born)
         with self._lock:
-            self._unbegun += self._take_unbegun()
+            self._unstarted += self._take_unstarted()
             ran = [one.work for one in self._given]
             self._given.clear()
-        if not ran and not self._jobs and self._unbegun:
-            ran = [self._unbegun.pop(0)]  # It died at birth, as the next might: drop one run.
+        if not ran and not self._jobs and self._unstarted:
+            ran = [self._unstarted.pop(0)]  # It died before any run, as the next may too: end one run.
         if ran:
-            self._heed_last_words(ran[0])
+            self._take_last_words(ran[0])
         for work in ran:
             for job in work.jobs:
                 job.answer = job.answer or _after_the_end(job, why or how)
@@ -388,7 +388,7 @@ class Child:
         self._close()
         return ran
 
-    def forsake(self) -> list[Run]:
+    def abandon(self) -> list[Run]:
         """Remove and return all its runs, after an unexpected error."""
         with self._lock:
             runs = [one.work for one in self._given]
@@ -429,4 +429,4 @@ def _job(work: Run, number: int) -> RunningJob:
 
 def _after_the_end(job: RunningJob, why: str) -> Answer:
     """Return the answer for a job whose process was killed or died."""
-    return ended(job.told) if job.cancelled else lapsed(why)
+    return ended(job.stop_reason) if job.cancelled else lapsed(why)

@@ -104,14 +104,14 @@ class Processes(ThreadPool):
             child.give([work])  # An idle child accepts one run of any size.
             while child.is_busy():
                 self._over(child.attend())
-                self._put_back(child.unbegun())
+                self._put_back(child.unstarted())
                 some = self._also(min(child.room(), self._each()))
                 self._put_back(child.give([work for work in some if self._is_wanted(work)]))
         finally:
             del self._children[slot]
-            if forsaken := child.forsake():  # After an unexpected error.
+            if abandoned := child.abandon():  # After an unexpected error.
                 child.leave()
-                self._over(forsaken)
+                self._over(abandoned)
         return child if child.alive else None
 
     def _each(self) -> int:
