@@ -213,13 +213,13 @@ def test_a_worker_runs_as_many_as_the_load_allows(
         first = shown_concurrency(worker)
         assert isinstance(first, int)
         wait_until(lambda: len(worker.running()) == first, "the first")
-        wait_until(lambda: worker._shared and worker._shared.places.are_wanted(), "hunger")
+        wait_until(lambda: worker._shared and worker._shared.slots.are_wanted(), "hunger")
         look(worker, IDLE)
         more = shown_concurrency(worker)
         assert isinstance(more, int)
         assert more > first
         wait_until(lambda: len(worker.running()) == more, "more")
-        wait_until(lambda: worker._shared and worker._shared.places.are_wanted(), "hunger")
+        wait_until(lambda: worker._shared and worker._shared.slots.are_wanted(), "hunger")
         look(worker, BUSY)
         assert shown_concurrency(worker) == more - 1
         (tmp_path / "go").touch()

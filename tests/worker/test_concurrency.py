@@ -308,12 +308,12 @@ def test_no_place_is_lost_with_an_answer_that_failed_jobs_would_have_waited_for(
     monkeypatch.setattr(Sent, "result", lose)
     with at_work(worker):
         assert worker._shared
-        places = worker._shared.places
+        slots = worker._shared.slots
         while not lost.is_set():
             live_queue.add_many([b"x"] * 2000)
             wait_until(lambda: lost.is_set() or is_done(live_queue), "all")
         wait_until(lambda: is_done(live_queue), "all")
-        wait_until(lambda: places.free == places._total, "all places to be free")
+        wait_until(lambda: slots.free == slots._total, "all places to be free")
 
 
 def test_one_call_at_a_time_is_under_way_where_nothing_is_held_ahead(

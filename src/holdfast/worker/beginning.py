@@ -69,7 +69,7 @@ class Beginning:
             if handler.batch:
                 least = self._shared.pace.most_at_once
                 batches = [Batch(some, least) for some in pieces(jobs, handler.batch)]
-                more += sum(batch.places for batch in batches) - len(jobs)
+                more += sum(batch.slots for batch in batches) - len(jobs)
                 executor.submit(batches)
             else:
                 executor.submit(jobs)

@@ -214,11 +214,11 @@ class AsyncRunningJob(RunningJob):
 class Batch:
     """Several jobs that one call of a batch handler runs."""
 
-    __slots__ = ("control", "handler", "jobs", "places", "started_at", "took")
+    __slots__ = ("control", "handler", "jobs", "slots", "started_at", "took")
 
-    def __init__(self, jobs: Sequence[RunningJob], places: int = 0) -> None:
+    def __init__(self, jobs: Sequence[RunningJob], slots: int = 0) -> None:
         self.jobs = jobs
-        self.places = max(places, len(jobs))
+        self.slots = max(slots, len(jobs))
         """The slots of a full batch, even if it has fewer jobs: no other job can use the rest."""
         self.control = jobs[0].control
         self.handler = jobs[0].handler
@@ -229,9 +229,9 @@ class Batch:
 Run: TypeAlias = RunningJob | Batch
 
 
-def places_of(work: Run) -> int:
+def slots_of(work: Run) -> int:
     """Return how many slots a run takes."""
-    return work.places if isinstance(work, Batch) else 1
+    return work.slots if isinstance(work, Batch) else 1
 
 
 def run(work: Run) -> None:

@@ -29,7 +29,7 @@ from holdfast.errors import HoldfastError, JobCancelled, QueueFull, ServerUnavai
 from holdfast.job import Extended, NewJob
 from holdfast.worker import outcomes
 from holdfast.worker.beginning import Beginning
-from holdfast.worker.job import Run, RunningJob, places_of
+from holdfast.worker.job import Run, RunningJob, slots_of
 from holdfast.worker.lease_calls import LeaseCall, LeaseCalls
 from holdfast.worker.leases import HeldJobs
 from holdfast.worker.outcomes import GIVEN_BACK, MOST_BYTES, Answer, answer_of, settle_of, spends
@@ -38,7 +38,7 @@ from holdfast.worker.refused import GIVEN_BACK_SECONDS, Refused
 from holdfast.worker.reporting import job_log, report
 from holdfast.worker.schedules import Ticker
 from holdfast.worker.slots import LEND_SECONDS
-from holdfast.worker.wakeup import Ear, Waiter
+from holdfast.worker.wakeup import Waiter, WakeListener
 
 if TYPE_CHECKING:
     from holdfast.client.sync.queue import Queue
@@ -71,8 +71,8 @@ class ControlLoop:
         self.hooks = shared.hooks
         self._shared = shared
         self._waiter = Waiter()
-        self._ear = Ear(queue.server, queue._packer)
-        self._share = shared.places.join(weight, self._waiter.rouse)
+        self._listener = WakeListener(queue.server, queue._packer)
+        self._share = shared.slots.join(weight, self._waiter.rouse)
         self._finished: deque[Run] = deque()
         self._returned: deque[Run] = deque()
         self._held = HeldJobs(queue, shared)
@@ -199,7 +199,7 @@ class ControlLoop:
         finally:
             self._share.leave()
             self._shared.quiet.pop(self)
-            self._ear.close()
+            self._listener.close()
             self._waiter.close()
             if not self._trouble:
                 with suppress(HoldfastError):
@@ -239,7 +239,7 @@ class ControlLoop:
         for runs in (self._finished, self._returned):
             with suppress(IndexError):
                 while True:
-                    self._share.free(places_of(runs.popleft()))
+                    self._share.free(slots_of(runs.popleft()))
 
     def _step(self) -> None:
         self._collect()
@@ -247,7 +247,7 @@ class ControlLoop:
             self._read_pending()
             self.queue.counts()
             self._answers = True
-            self._share.hunger()
+            self._share.want_more()
         self._ask_for_room()
         completed = outcomes.completed(self._held.unsettled)
         others = len(completed) < len(self._held.unsettled)
@@ -256,7 +256,7 @@ class ControlLoop:
         refused = self._settle_others()
         if self._leave_at is None and time.monotonic() >= self._ticker.next_at():
             self._ticker.tick()
-            self._share.hunger()
+            self._share.want_more()
         self._lease(completed)
         now = time.monotonic()
         if now >= self._held.extend_at:
@@ -277,13 +277,13 @@ class ControlLoop:
             return False
         if self._leave_at is not None:
             return True
-        if self._share.hungry or not self._answers or not self._shared.until_empty:
+        if self._share.wants_more or not self._answers or not self._shared.until_empty:
             return False
         if time.monotonic() >= self._asks_at():
             return False
         still, over = self._shared.found_nothing(self, self._asked_after)
         if still and self._asked_after < self._shared.runs:
-            self._share.hunger()  # A handler of another queue may have added jobs here.
+            self._share.want_more()  # A handler of another queue may have added jobs here.
         return over
 
     def _asks_at(self) -> float:
@@ -336,15 +336,15 @@ class ControlLoop:
         self._listen()
         if self._finished or self._returned or self._held.unsettled or self._share.given:
             return
-        ear = self._ear if self._ear.listening else None
-        if self._waiter.wait(self._next_at() - time.monotonic(), ear):
-            if self._ear.heard():
-                self._share.hunger()
-        elif self._share.hungry:
+        listener = self._listener if self._listener.listening else None
+        if self._waiter.wait(self._next_at() - time.monotonic(), listener):
+            if self._listener.heard():
+                self._share.want_more()
+        elif self._share.wants_more:
             if not self._finished:
-                self._shared.places.lend()
+                self._shared.slots.lend()
         elif time.monotonic() >= self._asks_at():
-            self._share.hunger()
+            self._share.want_more()
 
     def _await_answer(self, pending: LeaseCall) -> None:
         """Wait for the answer, or until enough runs are finished to justify the next call."""
@@ -368,12 +368,12 @@ class ControlLoop:
 
     def _listen(self) -> None:
         """Listen for wakes while there are free slots."""
-        free = self._shared.places.free > 0
-        if self._leave_at is None and not self._share.hungry and free:
-            self._ear.listen()
-        elif not free and self._ear.listening:
-            self._ear.hush()  # Leave the wake to a worker with free slots.
-            self._share.hunger()  # The wake may have come just then.
+        free = self._shared.slots.free > 0
+        if self._leave_at is None and not self._share.wants_more and free:
+            self._listener.listen()
+        elif not free and self._listener.listening:
+            self._listener.stop()  # Leave the wake to a worker with free slots.
+            self._share.want_more()  # The wake may have come just then.
 
     def _wait_for_more(self) -> None:
         """Sleep briefly if enough jobs wait here, so that the next call settles more."""
@@ -389,7 +389,7 @@ class ControlLoop:
             times.append(self._ticker.next_at())
         if self._leave_at is not None:
             times.append(max(self._leave_at, time.monotonic() + 0.05))
-        elif self._share.hungry:
+        elif self._share.wants_more:
             times.append(time.monotonic() + LEND_SECONDS)
         else:
             times.append(self._asks_at())
@@ -406,7 +406,7 @@ class ControlLoop:
         freed = 0
         while self._returned:
             work = self._returned.popleft()
-            freed += places_of(work)
+            freed += slots_of(work)
             for job in work.jobs:
                 self._held.answer(job, GIVEN_BACK)
         unsettled = self._held.unsettled
@@ -415,7 +415,7 @@ class ControlLoop:
         while self._finished and len(unsettled) < most and size < MOST_BYTES:
             work = self._finished.popleft()
             self._shared.pace.saw(work.took / len(work.jobs))
-            freed += places_of(work)
+            freed += slots_of(work)
             for job in work.jobs:
                 if job in self._held:
                     self._held.answer(job)
@@ -423,7 +423,7 @@ class ControlLoop:
         if freed:
             self._shared.ran(freed)
             self._share.free(freed)
-            self._shared.places.resize(self._shared.places_wanted())
+            self._shared.slots.resize(self._shared.slots_wanted())
 
     def _settle_others(self) -> HoldfastError | None:
         """Settle jobs that cannot ride on a lease call. A refused call does not hold up the others.
@@ -437,7 +437,7 @@ class ControlLoop:
                 with self._held.settling(settlement.jobs):
                     counted = self.queue._run(settlement.call)
                 self._settled(settlement.jobs, counted)
-                self._share.hunger()  # A released job may be due at once.
+                self._share.want_more()  # A released job may be due at once.
             except ServerUnavailable:
                 raise
             except QueueFull as error:
@@ -481,7 +481,7 @@ class ControlLoop:
             else:
                 self._refused.drop(settlement.jobs)
                 self._settled(settlement.jobs, counted)
-                self._share.hunger()  # A follow-up may be due at once.
+                self._share.want_more()  # A follow-up may be due at once.
 
     def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         for job in jobs:
@@ -500,7 +500,7 @@ class ControlLoop:
     def _lease(self, completed: Sequence[RunningJob]) -> None:
         """Lease jobs for the free slots, and complete finished jobs in the same call."""
         if completed:
-            self._share.hunger()  # A call is made in any case.
+            self._share.want_more()  # A call is made in any case.
         asks_failed = self._leave_at is None and time.monotonic() >= self._ask_failed_at
         if asks_failed:
             self._read_pending()  # Before it takes slots, which an error here would lose.
@@ -557,11 +557,11 @@ class ControlLoop:
             granted = self._lease_calls.read(pending)
         except QueueFull as error:
             self._set_aside(pending.completed, error)
-            self._share.hunger()
+            self._share.want_more()
             return
         enough = len(granted.leases) < pending.most
         if enough:
-            self._share.had_enough()
+            self._share.want_no_more()
             # An answer with jobs does not say when to ask again. In an answer without jobs, 0 means
             # that the call could not process everything that is due.
             pause = 0.02 if granted.leases else granted.ask_again

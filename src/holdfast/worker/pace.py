@@ -42,7 +42,7 @@ class Pace:
         else:
             self._seconds = known + (seconds - known) * _FORGETTING
 
-    def places(self) -> int:
+    def slots(self) -> int:
         """Return how many jobs to hold: `ahead` seconds of work, at least what can run at once."""
         if not self._ahead or self._seconds is None:
             return self.least
@@ -57,12 +57,12 @@ class Pace:
 
     def per_call(self) -> int:
         """Return how many jobs to lease per call: half, so that the other half runs meanwhile."""
-        return max(self.least, self.places() // 2)
+        return max(self.least, self.slots() // 2)
 
     def worth_another(self) -> int:
         """Return how many free slots justify a second call while one is pending; 0 for never."""
-        places = self.places()
-        return places // 2 if places > self.least else 0
+        slots = self.slots()
+        return slots // 2 if slots > self.least else 0
 
 
 def extend_every(lease_seconds: float, held: int) -> float:

@@ -10,7 +10,7 @@ from holdfast.worker.executors.base import Executor
 from holdfast.worker.handlers import Handler, Handlers, Unknown
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
-from holdfast.worker.slots import Places
+from holdfast.worker.slots import Slots
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Shared:
     """The state that the control loops of a worker share."""
 
     handlers: Handlers
-    places: Places
+    slots: Slots
     pace: Pace
     lease_seconds: float
     concurrency: int
@@ -51,16 +51,16 @@ class Shared:
             known = list(self.quiet.values())
             still, over = -1 not in known, all(runs == self.runs for runs in known)
         if is_new:
-            self.places.rouse()  # The others may have waited for this loop only.
+            self.slots.rouse()  # The others may have waited for this loop only.
         return still, over
 
     def executors(self) -> list[Executor]:
         """Return the executors in use."""
         return [executor for executor in (self.plain, self.loop) if executor]
 
-    def places_wanted(self) -> int:
+    def slots_wanted(self) -> int:
         """Return how many jobs to hold: none ahead if two executors share the concurrency."""
-        return self.pace.least if self.handlers.are_mixed() else self.pace.places()
+        return self.pace.least if self.handlers.are_mixed() else self.pace.slots()
 
     def resize(self, concurrency: int) -> None:
         """Change how many handlers run at a time."""
@@ -69,7 +69,7 @@ class Shared:
             self.pace.resize(concurrency)
             for executor in self.executors():
                 executor.resize(concurrency)
-        self.places.resize(self.places_wanted())
+        self.slots.resize(self.slots_wanted())
 
     def executor_for(self, handler: Handler) -> Executor:
         """Return the executor of a handler. It is created for the first handler that needs it."""

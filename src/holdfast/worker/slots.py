@@ -37,12 +37,12 @@ class Asking:
 class Share:
     """The slots of one queue. Only its control loop uses it."""
 
-    def __init__(self, places: Places, weight: int, rouse: Callable[[], None]) -> None:
-        self._places = places
+    def __init__(self, slots: Slots, weight: int, rouse: Callable[[], None]) -> None:
+        self._slots = slots
         self.weight = weight
         self.rouse = rouse
-        self.hungry = False
-        self.has_spoken = False
+        self.wants_more = False
+        self.has_answered = False
         """Whether its server answers, so that the queue knows whether there may be work."""
         self.waits_until = 0.0
         """Until when it waits for queues whose servers have not answered."""
@@ -54,7 +54,7 @@ class Share:
 
     def take(self, most: int = MAX_JOBS) -> int:
         """Take up to `most` of the slots given to this queue. It keeps them until it frees them."""
-        with self._places.lock:
+        with self._slots.lock:
             taken = min(self.given, most)
             self.given -= taken
             return taken
@@ -62,55 +62,55 @@ class Share:
     def ask(self, count: int) -> Asking:
         """Record a lease call for `count` slots, which may be lent while it is unanswered."""
         asking = Asking(count, time.monotonic())
-        with self._places.lock:
+        with self._slots.lock:
             self.asking.append(asking)
         return asking
 
     def answered(self, asking: Asking) -> None:
         """Record that a lease call was answered or failed."""
-        with self._places.lock:
+        with self._slots.lock:
             if asking in self.asking:
                 self.asking.remove(asking)
 
     def free(self, count: int) -> None:
         """Free `count` slots."""
-        with self._places.lock:
+        with self._slots.lock:
             repaid = min(count, self.lent)
             self.lent -= repaid
-        self._places.add(count - repaid)
+        self._slots.add(count - repaid)
 
     def need(self, more: int) -> None:
         """Occupy `more` slots in addition, as soon as they are free; if negative, free some."""
         if more > 0:
-            self._places.add(-more)
+            self._slots.add(-more)
         else:
             self.free(-more)
 
-    def hunger(self) -> None:
+    def want_more(self) -> None:
         """Record that there may be more work."""
-        if not self.has_spoken:
-            self._places.hear(self)
-        elif not self.hungry:
-            self.hungry = True
-            self._places.add(0)
+        if not self.has_answered:
+            self._slots.hear(self)
+        elif not self.wants_more:
+            self.wants_more = True
+            self._slots.add(0)
 
-    def had_enough(self) -> None:
+    def want_no_more(self) -> None:
         """Record that all available work has been leased."""
-        self.hungry = False
+        self.wants_more = False
 
     def rest(self) -> None:
         """Want no slots until the server answers again; free those given but not taken."""
-        with self._places.lock:
-            self.hungry = self.has_spoken = False
+        with self._slots.lock:
+            self.wants_more = self.has_answered = False
             unused, self.given = self.given, 0
-        self._places.add(unused)
+        self._slots.add(unused)
 
     def leave(self) -> None:
         """Take no part any more."""
-        self._places.remove(self)
+        self._slots.remove(self)
 
 
-class Places:
+class Slots:
     """The slots of a worker."""
 
     def __init__(self, total: int, *, strict: bool) -> None:
@@ -133,7 +133,7 @@ class Places:
         with self.lock:
             if share in self._shares:
                 self._shares.remove(share)
-            share.hungry = False
+            share.wants_more = False
             self.free += share.given
             share.given = 0
         self.add(0)
@@ -141,9 +141,10 @@ class Places:
     def hear(self, share: Share) -> None:
         """Record that the server of a queue answers. Queues with lost servers retry at once."""
         with self.lock:
-            share.has_spoken = share.hungry = True  # Under one lock: other queues must see both.
+            # Under one lock: other queues must see both.
+            share.has_answered = share.wants_more = True
             share.waits_until = time.monotonic() + FIRST_WORD_SECONDS
-            silent = [one for one in self._shares if not one.has_spoken]
+            silent = [one for one in self._shares if not one.has_answered]
         for one in silent:
             one.rouse()
         self.add(0)
@@ -158,7 +159,7 @@ class Places:
     def are_wanted(self) -> bool:
         """Return whether all slots are taken and a queue wants more."""
         with self.lock:
-            return self.free <= 0 and any(share.hungry for share in self._shares)
+            return self.free <= 0 and any(share.wants_more for share in self._shares)
 
     def rouse(self) -> None:
         """Wake the control loops of all queues."""
@@ -174,7 +175,7 @@ class Places:
                     self.free += asking.count
                     share.lent += asking.count
                     share.asking.remove(asking)
-                    share.hungry = False
+                    share.wants_more = False
         self.add(0)
 
     def add(self, count: int) -> None:
@@ -183,15 +184,15 @@ class Places:
         with self.lock:
             was_full = self.free <= 0
             self.free += count
-            hungry = self._ready()
-            if len(hungry) == 1 or (hungry and self._strict):
+            wants_more = self._ready()
+            if len(wants_more) == 1 or (wants_more and self._strict):
                 if self.free > 0:
-                    hungry[0].given += self.free
+                    wants_more[0].given += self.free
                     self.free = 0
-                    roused.add(hungry[0])
+                    roused.add(wants_more[0])
             else:
-                while hungry and self.free > 0:
-                    chosen = _next_by_weight(hungry)
+                while wants_more and self.free > 0:
+                    chosen = _next_by_weight(wants_more)
                     chosen.given += 1
                     self.free -= 1
                     roused.add(chosen)
@@ -202,17 +203,17 @@ class Places:
 
     def _ready(self) -> list[Share]:
         """Return the queues that want slots and need not wait for other servers to answer."""
-        hungry = [share for share in self._shares if share.hungry]
-        if all(share.has_spoken for share in self._shares):
-            return hungry
+        wants_more = [share for share in self._shares if share.wants_more]
+        if all(share.has_answered for share in self._shares):
+            return wants_more
         now = time.monotonic()
-        return [share for share in hungry if now >= share.waits_until]
+        return [share for share in wants_more if now >= share.waits_until]
 
 
-def _next_by_weight(hungry: list[Share]) -> Share:
+def _next_by_weight(wants_more: list[Share]) -> Share:
     """Return the next queue in a weighted round robin, turns evenly spread."""
-    for share in hungry:
+    for share in wants_more:
         share.credit += share.weight
-    chosen = max(hungry, key=lambda share: share.credit)
-    chosen.credit -= sum(share.weight for share in hungry)
+    chosen = max(wants_more, key=lambda share: share.credit)
+    chosen.credit -= sum(share.weight for share in wants_more)
     return chosen

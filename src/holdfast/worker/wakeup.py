@@ -22,7 +22,7 @@ _LATE_SECONDS: Final = 5.0
 _DEAF_SECONDS: Final = 1.0
 
 
-class Ear:
+class WakeListener:
     """Listens for wakes of a queue. After an error it pauses for a moment; wakes are only hints."""
 
     def __init__(self, server: Server, packer: protocol.Packer) -> None:
@@ -76,7 +76,7 @@ class Ear:
             return False
         return reply is not None
 
-    def hush(self) -> None:
+    def stop(self) -> None:
         """Stop listening, and leave the wake to a worker that can use it."""
         if self.listening:
             self.close()
@@ -94,7 +94,7 @@ class Ear:
         self._deaf_until = time.monotonic() + _DEAF_SECONDS
 
 
-class Speaker(Protocol):
+class Readable(Protocol):
     """An object with a descriptor to wait for."""
 
     def fileno(self) -> int:
@@ -121,15 +121,15 @@ class Waiter:
         """Notice every `rouse` from now on. Check once more afterwards whether to wait at all."""
         self._sleeps = True
 
-    def wait(self, seconds: float, speaker: Speaker | None = None, *, room: bool = False) -> bool:
+    def wait(self, seconds: float, other: Readable | None = None, *, room: bool = False) -> bool:
         """Wait; return whether the other descriptor is readable.
 
         With `room` it also returns when the descriptor is writable.
         """
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
-        if speaker:
-            poll.register(speaker.fileno(), select.POLLIN | (select.POLLOUT if room else 0))
+        if other:
+            poll.register(other.fileno(), select.POLLIN | (select.POLLOUT if room else 0))
         ready = poll.poll(None if seconds == math.inf else max(0.0, seconds) * 1000)
         self._sleeps = False
         heard = False

@@ -27,7 +27,7 @@ from holdfast.worker.queues import called, check_servers, described, own, weight
 from holdfast.worker.reporting import lines_about
 from holdfast.worker.shared import Shared
 from holdfast.worker.signals import StopRequest, handle_signals
-from holdfast.worker.slots import Places
+from holdfast.worker.slots import Slots
 
 if TYPE_CHECKING:
     from typing import Self
@@ -330,7 +330,7 @@ class Worker:
             queues = own(self._weights, self._lease)
             self._shared = Shared(
                 self._handlers,
-                Places(pace.places(), strict=self._strict),
+                Slots(pace.slots(), strict=self._strict),
                 pace,
                 self._lease,
                 first,
@@ -352,7 +352,7 @@ class Worker:
                     self._bounds,
                     first,
                     one=self._executor != "process",
-                    wants=self._shared.places.are_wanted,
+                    wants=self._shared.slots.are_wanted,
                     resize=self._shared.resize,
                 )
                 self._tuner.start()

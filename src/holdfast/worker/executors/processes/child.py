@@ -42,7 +42,7 @@ _FAR_DESCRIPTOR: Final = 900
 """The connection gets a descriptor from here on: jobs that close low descriptors miss it."""
 
 
-class Place:
+class Channel:
     """A child's side of its connection to the worker, and the memory that they share."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Place:
         self.asking = threading.Lock()
         """Held while a thread sends to the worker for a run: a handler may have threads."""
         self._pid = os.getpid()
-        self._born_with = _peak_megabytes()
+        self._peak_at_start = _peak_megabytes()
         # A copy in a forked process would hide the end of this process from the worker.
         for one in (connection, self._tickets):
             os.register_at_fork(after_in_child=one.close)
@@ -87,10 +87,10 @@ class Place:
 
         Memory from before the fork, such as the loaded program, is shared with other processes.
         """
-        return _peak_megabytes() - self._born_with
+        return _peak_megabytes() - self._peak_at_start
 
 
-def live(place: Place, handlers: Handlers) -> None:
+def live(channel: Channel, handlers: Handlers) -> None:
     """Run jobs until the worker closes the connection."""
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -99,17 +99,17 @@ def live(place: Place, handlers: Handlers) -> None:
         faulthandler.enable(2)  # Writes the stacks if the process crashes.
     with suppress(EOFError, OSError):
         while True:
-            given = place.next()
-            control = _ControlStub(given, place)
-            answers = _answers(_work(given, control, handlers), place.grown_by())
-            if not place.is_ours():
+            given = channel.next()
+            control = _ControlStub(given, channel)
+            answers = _answers(_work(given, control, handlers), channel.grown_by())
+            if not channel.is_ours():
                 os._exit(0)
-            with place.asking:
+            with channel.asking:
                 control.over = True
             try:
-                place.line.send(answers)
+                channel.line.send(answers)
             except OSError:  # The handler closed it.
-                place.board.leave(place.slot, msgspec.msgpack.encode(answers))
+                channel.board.leave(channel.slot, msgspec.msgpack.encode(answers))
                 return
 
 
@@ -165,15 +165,15 @@ class _ChildJob(RunningJob):
 
     @property
     def cancelled(self) -> bool:
-        place = self._here.place
-        return place.board.should_stop(place.slot, self._here.run, self.number)
+        channel = self._here.channel
+        return channel.board.should_stop(channel.slot, self._here.run, self.number)
 
     def progress(self, fraction: float, note: str = "") -> None:
         super().progress(fraction, note)
         assert self._progress is not None
-        with suppress(OSError), self._here.place.asking:  # Progress is only information.
+        with suppress(OSError), self._here.channel.asking:  # Progress is only information.
             if not self._here.over:
-                self._here.place.line.send(frames.Progress(self.number, *self._progress))
+                self._here.channel.line.send(frames.Progress(self.number, *self._progress))
 
 
 class _ControlStub:
@@ -181,10 +181,10 @@ class _ControlStub:
 
     hooks: Sequence[Hooks] = ()
 
-    def __init__(self, given: frames.Jobs, place: Place) -> None:
+    def __init__(self, given: frames.Jobs, channel: Channel) -> None:
         self.called = given.queue
         self.run = given.number
-        self.place = place
+        self.channel = channel
         self.over = False
         """Whether the run is over. Threads that it left behind must not speak for the next run."""
         self._given = given
@@ -193,12 +193,12 @@ class _ControlStub:
 
     def extend_now(self, job: _ChildJob, seconds: Duration | None) -> None:
         wanted = arguments.seconds_or_none("seconds", seconds)
-        with self.place.asking:
+        with self.channel.asking:
             if self.over:
                 raise LeaseLost(f"{job.id}: its run is over")
             try:
-                self.place.line.send(frames.Extend(job.number, wanted))
-                answer = self.place.answer()
+                self.channel.line.send(frames.Extend(job.number, wanted))
+                answer = self.channel.answer()
             except (OSError, EOFError):
                 raise LeaseLost(f"{job.id}: the connection to the worker is closed") from None
         if answer.refused:

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, JobCancelled, ServerUnavailable
 from holdfast.worker.executors.processes import frames, trees
-from holdfast.worker.executors.processes.fork_server import Nursery
+from holdfast.worker.executors.processes.fork_server import ForkServer
 from holdfast.worker.executors.processes.shared_memory import NUMBERS, Board
 from holdfast.worker.job import Run, RunningJob, end, start, time_allowed
 from holdfast.worker.outcomes import Answer, RaisedElsewhere, ended, lapsed, timed_out
@@ -70,16 +70,16 @@ class _Given(NamedTuple):
 class Child:
     """A process that executes one run at a time. For one thread only, except `take_back`."""
 
-    def __init__(self, nursery: Nursery, board: Board, slot: int, limits: Limits) -> None:
+    def __init__(self, fork_server: ForkServer, board: Board, slot: int, limits: Limits) -> None:
         board.clear(slot)
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._board = board
         self._slot = slot
         self._limits = limits
-        self._born = born = nursery.bear(slot)
-        self._pid = born.pid
-        self._tickets = born.tickets
-        self._line = frames.Line(born.connection, frames.read_from_child)
+        self._spawned = spawned = fork_server.spawn(slot)
+        self._pid = spawned.pid
+        self._tickets = spawned.tickets
+        self._line = frames.Line(spawned.connection, frames.read_from_child)
         self._death: trees.Death | None = None
         self._lock = threading.Lock()
         """Held while runs are sent to the child or taken back."""
@@ -111,7 +111,7 @@ class Child:
 
     def room(self) -> int:
         """Return how many runs to send now."""
-        has, most = len(self._given), min(self._pace.places(), MOST_RUNS)
+        has, most = len(self._given), min(self._pace.slots(), MOST_RUNS)
         if not self._limits.ahead:
             most = 1
         if self._limits.jobs is not None:
@@ -370,13 +370,14 @@ class Child:
     def _end(self, why: str) -> list[Run]:
         """End the process. Return the runs that it had started; the others go to other children."""
         self.alive = False
-        how = self._nursery.end(self._born)
+        how = self._fork_server.end(self._spawned)
         with self._lock:
             self._unstarted += self._take_unstarted()
             ran = [one.work for one in self._given]
             self._given.clear()
         if not ran and not self._jobs and self._unstarted:
-            ran = [self._unstarted.pop(0)]  # It died before any run, as the next may too: end one run.
+            # It died before its first run, as the next child may too: end one run.
+            ran = [self._unstarted.pop(0)]
         if ran:
             self._take_last_words(ran[0])
         for work in ran:
@@ -400,7 +401,7 @@ class Child:
         if not self.alive:
             return "it had ended"
         self.alive = False
-        how = self._nursery.end(self._born)
+        how = self._fork_server.end(self._spawned)
         self._close()
         return how
 

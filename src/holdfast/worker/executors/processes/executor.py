@@ -13,9 +13,9 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from holdfast.worker.executors.processes.child import Place, live
+from holdfast.worker.executors.processes.child import Channel, live
 from holdfast.worker.executors.processes.child_process import KILL_SECONDS, Child, Limits
-from holdfast.worker.executors.processes.fork_server import Nursery
+from holdfast.worker.executors.processes.fork_server import ForkServer
 from holdfast.worker.executors.processes.shared_memory import Board
 from holdfast.worker.executors.thread_pool import ThreadPool
 from holdfast.worker.handlers import Handlers
@@ -38,9 +38,9 @@ class Processes(ThreadPool):
         self._board = board = Board(most)
 
         def be_child(connection: socket.socket, take: socket.socket, slot: int) -> None:
-            live(Place(connection, take, board, slot), handlers)
+            live(Channel(connection, take, board, slot), handlers)
 
-        self._nursery = Nursery(be_child)
+        self._fork_server = ForkServer(be_child)
         self._children: dict[int, Child] = {}
         super().__init__("holdfast child", self._watch, count)
 
@@ -67,7 +67,7 @@ class Processes(ThreadPool):
     def close(self) -> None:
         """Stop starting runs, and end the active ones."""
         super().close()
-        self._nursery.close()
+        self._fork_server.close()
 
     def _watch(self, slot: int, works: Iterator[Run]) -> None:
         """Execute runs in a child."""
@@ -92,7 +92,7 @@ class Processes(ThreadPool):
             log.warning("a process ended while it had no job: %s", child.leave())
             child = None
         try:
-            child = child or Child(self._nursery, self._board, slot, self._limits)
+            child = child or Child(self._fork_server, self._board, slot, self._limits)
         except Exception as error:  # noqa: BLE001  # Without a child, release the job.
             log.error("%s: %s; released", work.jobs[0].id, error)  # noqa: TRY400  # No trace needed.
             for job in work.jobs:

@@ -4,7 +4,7 @@ A worker has threads, and a process with threads should not fork: a lock that an
 would stay locked in the child for ever. So the worker forks once, before it starts threads, and
 that process forks the children. It answers one request after another:
 
-    bear <slot>  -> <pid>, and the sockets that connect to the child; or why there is none
+    spawn <slot> -> <pid>, and the sockets that connect to the child; or why there is none
     end <pid>    -> how the child ended, once it and all that it started are gone
 
 When the worker is gone, for whatever reason, the fork server ends all children and exits.
@@ -57,7 +57,7 @@ Live = Callable[[socket.socket, socket.socket, int], None]
 
 
 @dataclass(frozen=True)
-class Born:
+class Spawned:
     """A new child process."""
 
     pid: int
@@ -67,7 +67,7 @@ class Born:
     tickets: Tickets
 
 
-class Nursery:
+class ForkServer:
     """The worker's side of the fork server."""
 
     def __init__(self, live: Live) -> None:
@@ -76,7 +76,7 @@ class Nursery:
         self._mark = trees.new_mark()
         self._link: socket.socket | None = None
         self._generation = 0
-        self._born: set[int] = set()
+        self._spawned: set[int] = set()
         self._closed = False
         self.pid = 0
         self._guard = Guard(self._mark) if sys.platform == "linux" else None
@@ -97,33 +97,33 @@ class Nursery:
             raise
         if pid == 0:
             ours.close()
-            _be_nursery(theirs, self._live, worker, self._mark)
+            _run_fork_server(theirs, self._live, worker, self._mark)
         theirs.close()
         self.pid, self._link = pid, ours
         return ours
 
-    def bear(self, slot: int) -> Born:
+    def spawn(self, slot: int) -> Spawned:
         """Fork a child and return it. Raise OSError if that is impossible now."""
         with self._lock:
             if self._closed:
                 raise OSError("the worker has stopped")
             try:
-                return self._bear(slot)
+                return self._spawn(slot)
             except ConnectionError as error:
                 self._replace(error)
-                return self._bear(slot)
+                return self._spawn(slot)
 
-    def _bear(self, slot: int) -> Born:
-        said, sockets = self._ask(b"bear %d" % slot)
+    def _spawn(self, slot: int) -> Spawned:
+        answer, sockets = self._ask(b"spawn %d" % slot)
         if len(sockets) < _SOCKETS:  # No free descriptors here, or an error message.
             for one in sockets:
                 one.close()
-            raise OSError("too many open files" if said.isdigit() else said)
+            raise OSError("too many open files" if answer.isdigit() else answer)
         connection, put, take = sockets
-        self._born.add(int(said))
-        return Born(int(said), self._generation, connection, Tickets(put, take))
+        self._spawned.add(int(answer))
+        return Spawned(int(answer), self._generation, connection, Tickets(put, take))
 
-    def end(self, child: Born) -> str:
+    def end(self, child: Spawned) -> str:
         """End a child and all its descendants. Return how it ended."""
         with self._lock:
             if child.generation == self._generation and not self._closed:
@@ -132,7 +132,7 @@ class Nursery:
                 except OSError as error:
                     self._replace(error)
                 else:
-                    self._born.discard(child.pid)
+                    self._spawned.discard(child.pid)
                     return how
         return "the fork server of the worker was killed"
 
@@ -148,41 +148,41 @@ class Nursery:
                 log.warning("the fork server %d of the worker was stopped: continued it", self.pid)
                 with suppress(OSError):
                     os.kill(self.pid, signal.SIGCONT)
-        said, descriptors, _, _ = socket.recv_fds(link, 256, _SOCKETS)
-        if not said:
+        answer, descriptors, _, _ = socket.recv_fds(link, 256, _SOCKETS)
+        if not answer:
             raise ConnectionResetError("it was killed")
-        return said.decode(), [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        return answer.decode(), [socket.socket(fileno=descriptor) for descriptor in descriptors]
 
     def _replace(self, why: OSError) -> None:
         """End the fork server and all processes of jobs. The next request starts a new one."""
         log.error("the fork server %d of the worker is replaced: %s", self.pid, why)
         with suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)
-        self._bury()
+        self._end_all()
         self._generation += 1
 
-    def _bury(self) -> None:
+    def _end_all(self) -> None:
         if self._link:
             self._link.close()
             self._link = None
             reap(self.pid, END_SECONDS + 2)
         trees.end_marked(self._mark, END_SECONDS)
         if sys.platform != "linux":
-            for pid in self._born:
+            for pid in self._spawned:
                 trees.end_group(pid)
-        self._born.clear()
+        self._spawned.clear()
 
     def close(self) -> None:
         """End the fork server and all children."""
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._bury()
+                self._end_all()
                 if self._guard:
                     self._guard.close()
 
 
-def _be_nursery(link: socket.socket, live: Live, worker: int, mark: trees.Mark) -> NoReturn:
+def _run_fork_server(link: socket.socket, live: Live, worker: int, mark: trees.Mark) -> NoReturn:
     try:
         trees.lead_tree()
         trees.wear(mark)
@@ -191,7 +191,7 @@ def _be_nursery(link: socket.socket, live: Live, worker: int, mark: trees.Mark) 
         # too, and it alone decides.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, lambda *_: None)
-        _Home(link, live, worker).keep()
+        _Process(link, live, worker).serve()
     finally:
         try:
             trees.end_marked(mark, END_SECONDS, spared=os.getpid())
@@ -199,7 +199,7 @@ def _be_nursery(link: socket.socket, live: Live, worker: int, mark: trees.Mark) 
             os._exit(0)
 
 
-class _Home:
+class _Process:
     """The loop of the fork server process."""
 
     def __init__(self, link: socket.socket, live: Live, worker: int) -> None:
@@ -210,14 +210,14 @@ class _Home:
         self._ended: dict[int, int] = {}
         self._tidy_at = 0.0
 
-    def keep(self) -> None:
+    def serve(self) -> None:
         try:
             # A copy of the worker's socket may outlive the worker, so also check the parent.
             while os.getppid() == self._worker:
                 if readable(self._link, TIDY_SECONDS) and not self._answer():
                     break
                 if time.monotonic() >= self._tidy_at:
-                    self._bury()
+                    self._reap()
                     self._end_orphans()
                     self._tidy_at = time.monotonic() + TIDY_SECONDS
         finally:
@@ -230,15 +230,15 @@ class _Home:
             if not asked:
                 return False
             word, number = asked.split()
-            if word == b"bear":
-                self._bear(int(number))
+            if word == b"spawn":
+                self._spawn(int(number))
             else:
                 self._end(int(number))
         except ConnectionError:
             return False
         return True
 
-    def _bear(self, slot: int) -> None:
+    def _spawn(self, slot: int) -> None:
         try:
             with ExitStack() as opened:
                 ours, theirs = map(opened.enter_context, socket.socketpair())
@@ -262,7 +262,7 @@ class _Home:
         take: socket.socket,
         unneeded: Iterable[socket.socket],
     ) -> int:
-        nursery = os.getpid()
+        fork_server = os.getpid()
         pid = os.fork()
         if pid:
             return pid
@@ -271,21 +271,21 @@ class _Home:
             for one in (*unneeded, self._link):
                 one.close()
             trees.lead_tree()
-            trees.die_with(nursery)
+            trees.die_with(fork_server)
             self._live(theirs, take, slot)
             code = 0
         finally:
             os._exit(code)
 
     def _end(self, pid: int) -> None:
-        self._bury()
+        self._reap()
         if pid in self._children:
             trees.end_tree(pid)
         deadline = time.monotonic() + END_SECONDS
         # A killed process lives on until the kernel schedules it.
         while (pid in self._children or self._end_orphans()) and time.monotonic() < deadline:
             time.sleep(0.001)
-            self._bury()
+            self._reap()
         self._link.sendall(_describe(self._ended.pop(pid, 0)).encode())
 
     def _end_all(self) -> None:
@@ -295,10 +295,10 @@ class _Home:
             self._children.clear()
             if not self._end_orphans():
                 break
-            self._bury()
+            self._reap()
             time.sleep(0.001)
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Reap dead children, and record their exit codes."""
         with suppress(ChildProcessError):
             while True:
