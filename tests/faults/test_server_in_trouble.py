@@ -593,7 +593,7 @@ def test_who_is_turned_away_hears_why_though_the_connection_is_closed_at_once() 
     time.sleep(tries.after_no_entry(why) + BRIEFLY)
     with pytest.raises(ServerRefused, match="raise its maxclients"):
         tries.after_loss(BrokenPipeError(), sent=False)
-    with pytest.raises(ServerUnavailable, match=r"raise its maxclients.* is unknown: ask again"):
+    with pytest.raises(ServerUnavailable, match=r"raise its maxclients.* is unknown: try again"):
         tries.after_loss(ConnectionResetError(), sent=True)
 
 

@@ -14,9 +14,7 @@ import msgspec
 from holdfast import arguments, codec, failures
 from holdfast.client import schedules
 from holdfast.client.explain import explain, needs_workers, of_a_request, outcome_of
-from holdfast.client.readers import ReaderAsker
-from holdfast.client.requests import OnFailure, RequestAsker, set_group_limit, walk
-from holdfast.client.said import (
+from holdfast.client.inputs import (
     Done,
     adding,
     id_of,
@@ -26,6 +24,8 @@ from holdfast.client.said import (
     or_lost,
     settles_of_done,
 )
+from holdfast.client.readers import ReaderAsker
+from holdfast.client.requests import OnFailure, RequestAsker, set_group_limit, walk
 from holdfast.client.schedules import Missed, Rhythm, Schedule, Ticked
 from holdfast.client.writes import WriteAsker, last_batch
 from holdfast.codec import MAX_ERROR_BYTES

@@ -16,8 +16,8 @@ from msgspec.structs import astuple, replace
 
 from holdfast import arguments
 from holdfast.client.asking import Asker, Requeue
+from holdfast.client.inputs import Done, adding, id_of, lease_of, only
 from holdfast.client.requests import OnFailure, RequestAsker
-from holdfast.client.said import Done, adding, id_of, lease_of, only
 from holdfast.client.schedules import Missed, Rhythm, Schedule, Ticked
 from holdfast.client.sharding import Sharding
 from holdfast.engine import walks

@@ -74,7 +74,7 @@ class Answer(Struct, frozen=True):
     """For a release: the delay."""
     reason: bytes = b""
     raised: bytes = b""
-    """What the handler raised (see `failing.py`)."""
+    """What the handler raised (see `failures.py`)."""
 
 
 class RaisedElsewhere(Exception):

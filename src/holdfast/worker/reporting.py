@@ -91,7 +91,7 @@ def _loggable(raised: BaseException | None) -> BaseException | None:
         return raised
     try:
         fits = len("".join(traceback.format_exception(raised)).encode()) <= MOST_LOGGED
-    except BaseException:  # noqa: BLE001  # An exception may refuse to be looked at.
+    except BaseException:  # noqa: BLE001  # Formatting an exception may raise.
         fits = False
     return raised if fits else RaisedElsewhere(trace_of(raised))
 

@@ -16,8 +16,8 @@ from holdfast.client.aio.readers import AsyncReader
 from holdfast.client.aio.requests import AsyncRequest
 from holdfast.client.aio.writes import AsyncWrite
 from holdfast.client.asking import Asker, Requeue
+from holdfast.client.inputs import Done, id_of, json_payload
 from holdfast.client.requests import OnFailure
-from holdfast.client.said import Done, id_of, json_payload
 from holdfast.client.schedules import Missed, Schedule
 from holdfast.client.status import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.connection.async_server import AsyncServer, repeat

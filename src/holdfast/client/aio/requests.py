@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from holdfast.client.inputs import json_payload
 from holdfast.client.requests import RequestAsker
-from holdfast.client.said import json_payload
 from holdfast.client.status import Part, RequestStatus
 from holdfast.errors import HoldfastError
 from holdfast.job import Duration, Instant, JobOptions, NewJob, Receipt

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.client.aio.queue import AsyncQueue
 from holdfast.client.asking import Asker, Requeue
-from holdfast.client.said import Done
+from holdfast.client.inputs import Done
 from holdfast.client.sharded import NEVER_WORK, ShardCall, ShardedAsker
 from holdfast.client.sharding import Sharding
 from holdfast.connection.async_server import AsyncServer

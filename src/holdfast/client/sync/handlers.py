@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, overload
 
 from holdfast.client.handlers import Called, CallReceipt, Declared, Own, P, R, handler_of, register
-from holdfast.client.said import id_of
+from holdfast.client.inputs import id_of
 from holdfast.client.schedules import Missed, Schedule
 from holdfast.job import Duration, Instant, JobOptions, OnConflict, Receipt
 

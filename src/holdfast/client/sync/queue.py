@@ -12,8 +12,8 @@ from msgspec import UNSET
 
 from holdfast.client import schedules
 from holdfast.client.asking import Asker, Requeue
+from holdfast.client.inputs import Done, id_of, json_payload
 from holdfast.client.requests import OnFailure
-from holdfast.client.said import Done, id_of, json_payload
 from holdfast.client.schedules import Missed, Schedule
 from holdfast.client.sized import Sized
 from holdfast.client.status import GroupStatus, RequestStatus, group_of, status_of

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.client.asking import Asker, Requeue
-from holdfast.client.said import Done
+from holdfast.client.inputs import Done
 from holdfast.client.sharded import NEVER_WORK, ShardCall, ShardedAsker
 from holdfast.client.sharding import Sharding
 from holdfast.client.sync.queue import Queue
