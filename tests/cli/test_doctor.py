@@ -205,7 +205,7 @@ def test_a_wrong_password(hf: Commands, with_password: TestServer) -> None:
     assert "wrong-secret" not in told.text
     none = Doctor(hf, with_password.url, code=1)
     [error] = none.of("error")
-    assert error.startswith("the server wants a password → put user and password into the URL")
+    assert error.startswith("the server needs a password → put user and password into the URL")
     assert Doctor(hf, with_login(with_password.url, ":hunter2"), code=0).tier == "durable"
 
 

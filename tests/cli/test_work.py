@@ -267,7 +267,7 @@ def test_ids_and_errors_forge_no_line_of_the_log(place: Path, queue: Queue) -> N
     queue.add(nasty, id=f"id {nasty}")
     _, err = ran(place, "raises", "-q", queue.name, "--until-empty")
     shown = r"x\n2030-01-31 08:00:00,000 INFO    all is well\x1b[2J\u2028\u202e"
-    assert f"WARNING id {shown}: raised, and is tried again: ValueError: {shown}\\udc80" in err
+    assert f"WARNING id {shown}: raised, and will be retried: ValueError: {shown}\\udc80" in err
     for line in err.split("\n"):
         assert line.isprintable(), ascii(line)
         assert not line.startswith("2030")

@@ -159,7 +159,7 @@ def test_it_is_told_why_a_job_does_not_run(queue: Queue, clock: Clock) -> None:
 
 
 def test_it_is_told_that_no_worker_takes_jobs_without_a_handler(queue: Queue) -> None:
-    nobody = "; no worker that is alive takes jobs that name no handler"
+    nobody = "; no live worker runs jobs that name no handler"
     queue.add(b"", id="a")
     queue.register(alive_for=60, handlers=["send"])
     assert not queue.explain("a").endswith(nobody)  # It was made before workers said so.
@@ -176,7 +176,7 @@ def test_it_is_told_that_no_worker_takes_jobs_without_a_handler(queue: Queue) ->
 def test_it_is_told_that_a_timeout_ends_nothing_in_threads(
     queue: Queue, handler: str | None
 ) -> None:
-    why = "; its timeout of 1.5 s ends no run: all workers that are alive run it in threads"
+    why = "; its timeout of 1.5 s ends no run: live workers only run it in threads"
     queue.add(b"", id="a", handler=handler, timeout=1.5)
     queue.add(b"", id="b", handler=handler)
     common: Any = {"alive_for": 60, "handlers": ["send"], "unnamed": True}
@@ -199,7 +199,7 @@ def test_it_is_told_that_no_worker_has_its_handler(queue: Queue, clock: Clock) -
         queue.explain("a") == "ready, the next to run (priority 50)"
     )  # Who is there, nobody knows.
     queue.register(alive_for=60, handlers=["other"])
-    assert queue.explain("a").endswith("; no worker that is alive has a handler 'send'")
+    assert queue.explain("a").endswith("; no live worker has a handler 'send'")
     clock.advance(60)
     assert queue.explain("a").endswith("; no worker is alive")
     for said in (["other", "send"], None, "send"):

@@ -16,7 +16,7 @@ from typing import get_args
 
 from faults.shells import Shell, open_queue
 from holdfast import Lease, LeaseLost, NewJob, Queue
-from holdfast.client.said import Done
+from holdfast.client.inputs import Done
 
 HELD_SECONDS = 1.0
 """A lease of a holder that was killed comes back after so long."""

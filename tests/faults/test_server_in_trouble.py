@@ -435,7 +435,7 @@ def test_a_server_that_must_write_before_it_answers_ends_on_a_full_disk_and_lose
             error = told(lambda: queue.add("z", id="z"))
             assert server.process.wait(DEADLINE) != 0
         assert isinstance(error, ServerUnavailable)
-        assert "ask again, with the same id" in str(error)
+        assert "try again, with the same id" in str(error)
         server.start()
         assert queue.add("z", id="z")
         assert queue.complete(lease)
@@ -460,7 +460,7 @@ def test_a_server_that_cannot_save_refuses_until_it_can(shell: Shell) -> None:
             return bool(client.info("persistence")["rdb_last_bgsave_status"] == status)
 
         wait_until(lambda: saves("err"), "a save that fails")
-        everything_is_refused(queue, client, lease, "MISCONF", "mend its persistence")
+        everything_is_refused(queue, client, lease, "MISCONF", "repair its persistence")
         assert queue.counts().ready == 1
         saved.rmdir()
         wait_until(lambda: saves("ok"), "a save")
@@ -494,7 +494,7 @@ def test_who_loses_a_reply_and_then_the_password_is_told_that_the_outcome_is_unk
             error = told(lambda: queue.add("y", id="y"))
             assert isinstance(error, ServerUnavailable)
             assert "check the URL" in str(error)
-            assert "ask again, with the same id" in str(error)
+            assert "try again, with the same id" in str(error)
             assert SECRET not in say_everything(error)
             refused = told(lambda: queue.add("z", id="z"))
             assert isinstance(refused, ServerRefused)
@@ -593,7 +593,7 @@ def test_who_is_turned_away_hears_why_though_the_connection_is_closed_at_once() 
     time.sleep(tries.after_no_entry(why) + BRIEFLY)
     with pytest.raises(ServerRefused, match="raise its maxclients"):
         tries.after_loss(BrokenPipeError(), sent=False)
-    with pytest.raises(ServerUnavailable, match=r"raise its maxclients.* is unknown: ask again"):
+    with pytest.raises(ServerUnavailable, match=r"raise its maxclients.* is unknown: try again"):
         tries.after_loss(ConnectionResetError(), sent=True)
 
 
@@ -772,7 +772,7 @@ def test_what_was_asked_of_a_frozen_server_has_one_effect_when_it_is_asked_again
                 error = told(ask)
                 assert isinstance(error, ServerUnavailable)
                 assert "no answer in time" in str(error)
-                assert "ask again, with the same id" in str(error)
+                assert "try again, with the same id" in str(error)
                 # One try may be under way when patience ends; the rest is for a slow machine.
                 assert time.monotonic() - began < BRIEFLY + QUICKLY + SLACK
             server.thaw()

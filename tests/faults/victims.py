@@ -25,7 +25,7 @@ from functools import partial
 from typing import TypeAlias
 
 from holdfast import Lease, LeaseLost, Queue
-from holdfast.client.said import Done
+from holdfast.client.inputs import Done
 
 LEASE_SECONDS = 1.0
 """The places of a worker that was killed are free after so long."""

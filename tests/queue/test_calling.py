@@ -101,7 +101,7 @@ def test_many_calls_are_added_at_once_and_all_are_checked_before(queue: Queue) -
         send.add_many([*({"to": "x"} for _ in range(1500)), {"n": 2}])
     with pytest.raises(InvalidArgument, match="must be a dict of arguments, not 'ann'"):
         send.add_many(["ann"])  # type: ignore[list-item]
-    with pytest.raises(InvalidArgument, match="an id is of one job"):
+    with pytest.raises(InvalidArgument, match="one id cannot be used for many jobs"):
         send.options(id="a").add_many([{"to": "x"}])
     assert len(queue) == 5
 
@@ -239,8 +239,8 @@ def test_a_function_that_cannot_be_called_by_name_is_refused(queue: Queue) -> No
         any_number: r"\*numbers: int has no name",
         job_last: "the job must be the first parameter",
         gives: "has a `yield`",
-        (lambda: None): "say name=",
-        functools.partial(two, 1): "say name=",
+        (lambda: None): "use name=",
+        functools.partial(two, 1): "use name=",
         7: "must be a function",
     }
     for function, message in refused.items():

@@ -205,7 +205,7 @@ def test_a_password_that_the_server_does_not_want_is_said_so(
     with opened(shell, own.url) as queue:
         error = refused(queue.counts)
     assert isinstance(error, ServerRefused)
-    assert "wants no password" in str(error)
+    assert "expects no password" in str(error)
 
 
 # --------------------------------------------------------------------------- a function

@@ -178,6 +178,6 @@ def test_what_a_server_says_of_its_disk_is_repeated() -> None:
     error = protocol.refusal(hiredis.ReplyError(text))
     assert isinstance(error, ServerRefused)
     assert error.word == "MISCONF"
-    assert "its disk, which may be full, and takes no changes: free space there" in str(error)
+    assert "its disk, which may be full, and accepts no changes: free space there" in str(error)
     assert "It said: Errors writing to the AOF file: No space left on device" in str(error)
     assert "\x1b" not in str(error)

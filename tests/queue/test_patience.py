@@ -66,7 +66,7 @@ def test_a_server_that_does_not_answer_any_more(shell: Shell, server: TestServer
 
         wait_until(lambda: adds("before"))
         server.freeze()
-        assert "unknown: ask again" in gives_up(queue)
+        assert "unknown: try again" in gives_up(queue)
         server.thaw()
         wait_until(lambda: adds("a"))
         assert [job.id for job in queue.peek(9)] == ["before", "a"]

@@ -151,7 +151,7 @@ def test_what_ticks_all_the_time_does_not_care_for_the_clock_on_the_wall() -> No
         ("", "Wrong number of fields"),
         ("a b c d e", "Bad minute"),
         ("0 0 31 2 *", "Bad day-of-month"),
-        ("0 0 */20 * 1L", "never comes true"),
+        ("0 0 */20 * 1L", "never matches"),
         (None, "must be a str"),
         (5, "must be a str"),
     ],

@@ -421,7 +421,7 @@ def test_what_a_cancelled_call_cannot_give_back_is_said_in_one_line(
 
     asyncio.run(main())
     (said,) = (text for text in caplog.messages if "trying again" not in text)
-    assert "lapses: redis://127.0.0.1" in said
+    assert "left to lapse: redis://127.0.0.1" in said
 
 
 @pytest.mark.parametrize("sent", [False, True])

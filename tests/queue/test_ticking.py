@@ -372,7 +372,7 @@ def test_a_handler_says_when_and_under_which_name(queue: Queue) -> None:
     assert [one.missed for one in (nightly, prices, often)] == ["skip", "all", "all"]
     assert [one.job.data for one in (prices, often)] == [b'{"what":"prices"}', b'{"what":"rates"}']
     assert list(queue.schedules) == ["refresh", "prices", "rates"]
-    with pytest.raises(InvalidArgument, match="tz 'x' is not known"):
+    with pytest.raises(InvalidArgument, match="tz 'x' is unknown"):
         refresh.cron("@daily", name="x", tz="x")
     with pytest.raises(InvalidArgument, match="unexpected keyword argument 'tz'"):
         refresh.every("5m", name="x", tz="UTC")
@@ -413,7 +413,7 @@ def test_both_shells_say_when_and_under_which_name(test_server: TestServer, queu
 
 Declare = Callable[[Queue], object]
 REFUSED: dict[str, tuple[Declare, str]] = {
-    "no name": (lambda q: q.every("5m", b"x"), "say name="),
+    "no name": (lambda q: q.every("5m", b"x"), "use name="),
     "an empty name": (lambda q: q.every("5m", name=""), "name must have 1 to 512 bytes"),
     "a name that is none": (lambda q: q.every("5m", name=5), "name must be a str"),  # type: ignore[arg-type]
     "a long name": (lambda q: q.every("5m", name="x" * 481), "at most 480 bytes"),
@@ -441,8 +441,8 @@ REFUSED: dict[str, tuple[Declare, str]] = {
     "no payload": (lambda q: q.every("5m", {1, object()}, name="s"), "cannot be written as JSON"),
     "too much": (lambda q: q.every("5m", b"x" * (MAX_PAYLOAD_BYTES + 1), name="s"), "payload has"),
     "no interval": (lambda q: q.every("x", name="s"), "interval must be"),
-    "no expression": (lambda q: q.cron("x", name="s"), "no cron expression"),
-    "no zone": (lambda q: q.cron("* * * * *", name="s", tz="x"), "tz 'x' is not known"),
+    "no expression": (lambda q: q.cron("x", name="s"), "not a cron expression"),
+    "no zone": (lambda q: q.cron("* * * * *", name="s", tz="x"), "tz 'x' is unknown"),
 }
 
 

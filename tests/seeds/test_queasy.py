@@ -728,7 +728,7 @@ def test_24_concurrency_follows_the_load(
     live_queue.add_many([NewJob(b"") for _ in range(20)])
     assert worker._tuner
     assert worker._shared
-    places, before = worker._shared.places, worker._shared.concurrency
+    places, before = worker._shared.slots, worker._shared.concurrency
     held.has(before)
     wait_until(places.are_wanted, "more to be wanted")
     worker._tuner.look(Load(busy=0.1, own=0.0))
@@ -1013,7 +1013,7 @@ def test_bug_d8_a_busy_queue_does_not_starve_the_others(live_queue: Queue, serve
 
 
 def all_hungry(worker: Worker) -> bool:
-    return all(control._share.hungry for control in worker._controls.values())
+    return all(control._share.wants_more for control in worker._controls.values())
 
 
 def test_bug_d9_runs_that_are_ended_cost_no_place(live_queue: Queue, hire: Hire) -> None:
@@ -1208,7 +1208,7 @@ def test_bug_d15_a_worker_goes_on_when_the_server_does(
                 kill_connections(client)
             elif trouble == "refused":
                 command_on(client, "ACL", "SETUSER", "default", "-evalsha")
-                wait_until(lambda: "goes on trying" in caplog.text, "the worker to notice")
+                wait_until(lambda: "keeps trying" in caplog.text, "the worker to notice")
                 command_on(client, "ACL", "SETUSER", "default", "+evalsha")
             else:
                 server.kill()

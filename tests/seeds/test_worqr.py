@@ -605,7 +605,7 @@ def test_bug_c9_a_worker_of_many_queues_misses_no_wake_by_itself(
     live_queue: Queue, server: Server, hire: Hire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it does not listen while it has no place: here it never asks just to be sure."""
-    monkeypatch.setattr("holdfast.worker.loop.Control._asks_at", lambda self: float("inf"))
+    monkeypatch.setattr("holdfast.worker.loop.ControlLoop._asks_at", lambda self: float("inf"))
     queues = [Queue(f"{live_queue.name} {n}", server) for n in range(4)]
     ran: list[str] = []
     hire(queues, lambda job: ran.append(job.id), concurrency=2)

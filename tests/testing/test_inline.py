@@ -227,7 +227,7 @@ def test_a_handler_learns_that_its_job_was_cancelled(queue: Queue) -> None:
     @worker.handler
     def handle(job: RunningJob) -> None:
         queue.cancel(job.id)
-        with pytest.raises(JobCancelled, match="somebody cancelled"):
+        with pytest.raises(JobCancelled, match="was cancelled"):
             job.extend()
 
     queue.add(b"", id="a")
@@ -270,7 +270,7 @@ def test_within_an_event_loop_it_is_awaited(
 def test_a_worker_that_runs_cannot_be_run_here(queue: Queue) -> None:
     worker = Worker(queue)
     worker.handler(lambda job: None)
-    with worker, pytest.raises(Exception, match="runs already"):
+    with worker, pytest.raises(Exception, match="is running already"):
         run_until_empty(worker)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import Hooks, Job, Queue, RunningJob, Worker
 from holdfast.worker.executors.processes.executor import Processes
-from holdfast.worker.loop import Control
+from holdfast.worker.loop import ControlLoop
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, wait_until
 
@@ -166,7 +166,7 @@ def gate() -> Iterator[Gate]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is held up gives nothing back for that, and lends no places: order stays."""
-    monkeypatch.setattr("holdfast.worker.loop.HOARD_SECONDS", NEVER)
+    monkeypatch.setattr("holdfast.worker.loop.STUCK_SECONDS", NEVER)
     monkeypatch.setattr("holdfast.worker.slots.LEND_SECONDS", NEVER)
 
 
@@ -197,7 +197,7 @@ def program(directory: Path, text: str, *args: str) -> Iterator[subprocess.Popen
         running.communicate()
 
 
-def control_of(worker: Worker, name: str) -> Control:
+def control_of(worker: Worker, name: str) -> ControlLoop:
     return worker._controls[name]
 
 

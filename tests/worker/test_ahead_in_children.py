@@ -19,7 +19,7 @@ from holdfast import Fail, Queue, RunningJob, Worker
 from holdfast.job import Lease
 from holdfast.worker.executors.processes import child as child_module
 from holdfast.worker.executors.processes import child_process, frames, shared_memory
-from holdfast.worker.executors.processes.child import Place
+from holdfast.worker.executors.processes.child import Channel
 from holdfast.worker.executors.processes.shared_memory import Board
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.outcomes import GIVEN_BACK
@@ -289,10 +289,10 @@ def test_a_child_begins_nothing_whose_lease_is_over() -> None:
     ran: list[RunningJob] = []
     handlers = Handlers("process")
     handlers.add(ran.append, None, None)
-    place = Place(theirs, take, Board(1), 0)
+    channel = Channel(theirs, take, Board(1), 0)
     for lapses_at, expected in ((time.monotonic() - 1, 0), (time.monotonic() + 60, 1)):
         given = frames.Jobs(1, "q", [Lease("a", b"", "t")], lapses_at)
-        work = child_module._work(given, child_module._Control(given, place), handlers)
+        work = child_module._work(given, child_module._ControlStub(given, channel), handlers)
         assert len(ran) == expected
         assert (work.jobs[0].answer == GIVEN_BACK) == (not expected)
     for one in (ours, put):

@@ -24,10 +24,10 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.executors.base import Loop
+from holdfast.worker.executors.base import EventLoop
 from holdfast.worker.handlers import Handler
 from holdfast.worker.job import Run
-from holdfast.worker.loop import Control
+from holdfast.worker.loop import ControlLoop
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, TestServer, wait_until
 from worker.support import Heard, at_work, is_done, shown, worker_of, working
@@ -170,19 +170,19 @@ class Noting:
 def test_a_coroutine_that_is_cancelled_before_it_begins_has_an_answer() -> None:
     async def run() -> None:
         noting = Noting()
-        executor = Loop(1, asyncio.current_task())
+        executor = EventLoop(1, asyncio.current_task())
         first, second = (
             RunningJob(
                 Lease(id, b"", "holder.1"),
                 Handler(nothing, is_async=True),
-                cast("Control", noting),
+                cast("ControlLoop", noting),
                 float("inf"),
             )
             for id in "ab"
         )
         executor.submit([first, second])
         executor._begin()
-        first.told = "leaving"
+        first.stop_reason = "leaving"
         executor._stop_job(first)
         await comes_true(lambda: len(noting.over) == 2)
         assert noting.over == [first, second]
@@ -408,7 +408,7 @@ def test_a_worker_that_runs_is_not_stopped_by_who_runs_it_again(live_queue: Queu
     heard = Heard()
 
     async def run(worker: Worker) -> None:
-        with pytest.raises(WrongState, match="runs already"):
+        with pytest.raises(WrongState, match="is running already"):
             await worker.run_async()
 
     worker = worker_of(live_queue, nothing, hooks=[heard])

@@ -18,8 +18,8 @@ import pytest
 
 from holdfast import Auto, Queue, RunningJob, Worker
 from holdfast.worker import concurrency
-from holdfast.worker.concurrency import Gauge, Load, Tuner, bounds_of, next_count, processors
-from holdfast.worker.executors.thread_pool import Crew
+from holdfast.worker.concurrency import Load, LoadMeter, Tuner, bounds_of, next_count, processors
+from holdfast.worker.executors.thread_pool import ThreadPool
 from holdfast.worker.job import Run
 from support import DEADLINE, TestServer, wait_until
 from worker.support import Gate, at_work, is_done, program, worker_of
@@ -213,13 +213,13 @@ def test_a_worker_runs_as_many_as_the_load_allows(
         first = shown_concurrency(worker)
         assert isinstance(first, int)
         wait_until(lambda: len(worker.running()) == first, "the first")
-        wait_until(lambda: worker._shared and worker._shared.places.are_wanted(), "hunger")
+        wait_until(lambda: worker._shared and worker._shared.slots.are_wanted(), "hunger")
         look(worker, IDLE)
         more = shown_concurrency(worker)
         assert isinstance(more, int)
         assert more > first
         wait_until(lambda: len(worker.running()) == more, "more")
-        wait_until(lambda: worker._shared and worker._shared.places.are_wanted(), "hunger")
+        wait_until(lambda: worker._shared and worker._shared.slots.are_wanted(), "hunger")
         look(worker, BUSY)
         assert shown_concurrency(worker) == more - 1
         (tmp_path / "go").touch()
@@ -298,7 +298,7 @@ def test_who_leaves_is_wanted_again_before_somebody_new_is(gate: Gate) -> None:
         gate.entered.set()
         assert gate.open.wait(DEADLINE)  # To end a process may take a while.
 
-    crew = Crew("crew of a test", labour, 2)
+    crew = ThreadPool("crew of a test", labour, 2)
     wait_until(lambda: len(seen) == 2, "both to be there")
     crew.resize(1)
     assert gate.entered.wait(DEADLINE)
@@ -316,13 +316,13 @@ def test_nothing_is_changed_once_a_worker_has_stopped(monkeypatch: pytest.Monkey
     changed_late: list[bool] = []
     stopped = threading.Event()
 
-    class Slow(Gauge):
+    class Slow(LoadMeter):
         def read(self) -> Load:
             looking.set()
             assert look_on.wait(DEADLINE)
             return BUSY
 
-    monkeypatch.setattr("holdfast.worker.concurrency.Gauge", Slow)
+    monkeypatch.setattr("holdfast.worker.concurrency.LoadMeter", Slow)
     monkeypatch.setattr("holdfast.worker.concurrency.TICK_SECONDS", 0.001)
     tuner = Tuner(
         (1, 4),
@@ -345,7 +345,7 @@ def test_nothing_is_changed_once_a_worker_has_stopped(monkeypatch: pytest.Monkey
 
 def test_the_gauge_sees_what_this_process_uses() -> None:
     before, used = time.monotonic(), time.process_time()
-    gauge = Gauge()
+    gauge = LoadMeter()
     after = time.monotonic()
     while time.process_time() - used < 0.5:
         pass
@@ -361,7 +361,7 @@ def test_the_gauge_sees_what_this_process_uses() -> None:
 def test_the_gauge_sees_what_those_use_that_this_process_started() -> None:
     spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
     before, used = time.monotonic(), time.process_time()
-    gauge = Gauge()
+    gauge = LoadMeter()
     after = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -381,7 +381,7 @@ def test_the_gauge_sees_what_those_wait_for_that_do_not_get_a_processor() -> Non
     spin = f"import os\nos.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}])\nwhile True: pass"
     spinning = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
     try:
-        gauge = Gauge()
+        gauge = LoadMeter()
 
         def is_seen() -> bool:
             time.sleep(0.2)

@@ -132,12 +132,12 @@ CASES: dict[str, tuple[Callable[[Any], object], list[Any], str]] = {
     "handler(timeout= of a plain function)": (
         lambda v: worker().handler("a", timeout=v)(print),
         [5, timedelta(5)],
-        "print runs in a thread, which nobody can stop",
+        "print runs in a thread, which cannot be stopped",
     ),
     "handler(plain function, executor=async)": (
         lambda v: Worker(NOWHERE, executor="async").handler(v),
         [print, lambda job: None],
-        "no coroutine function",
+        "is not a coroutine function",
     ),
     "failure_handler(function)": (
         lambda v: worker().failure_handler(v),
@@ -163,7 +163,7 @@ CASES: dict[str, tuple[Callable[[Any], object], list[Any], str]] = {
     "failure_handler(plain function, executor=async)": (
         lambda v: Worker(NOWHERE, executor="async").failure_handler(v),
         [print],
-        "no coroutine function",
+        "is not a coroutine function",
     ),
     "drop(queue)": (
         lambda v: worker().drop(v),

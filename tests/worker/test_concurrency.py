@@ -19,7 +19,7 @@ from holdfast.connection.protocol import Packer
 from holdfast.connection.server import Sent
 from holdfast.engine.call import Call
 from holdfast.errors import ServerUnavailable
-from holdfast.worker.flights import Flight, Flights
+from holdfast.worker.lease_calls import LeaseCall, LeaseCalls
 from support import wait_until
 from worker.support import (
     Gate,
@@ -174,7 +174,7 @@ def test_what_comes_to_a_worker_that_had_nothing_to_do_is_not_given_back(
     live_queue: Queue, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long it had nothing to do."""
-    monkeypatch.setattr("holdfast.worker.loop.HOARD_SECONDS", 5.0)
+    monkeypatch.setattr("holdfast.worker.loop.STUCK_SECONDS", 5.0)
     heard = Heard()
     with working(live_queue, as_handler(kind, lambda job: None), hooks=[heard]) as worker:
         assert worker._shared is not None
@@ -284,11 +284,11 @@ def test_a_call_that_is_never_answered_takes_nothing_from_the_one_behind_it(
 def test_no_place_is_lost_with_an_answer_that_failed_jobs_would_have_waited_for(
     live_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, result, lost = Flights.send, Sent.result, threading.Event()
+    send, result, lost = LeaseCalls.send, Sent.result, threading.Event()
     worker = worker_of(live_queue, lambda job: None, concurrency=2, lease=1)
     worker.failure_handler(lambda job: None)
 
-    def ask_for_failed_next(flights: Flights, *args: Any, **options: Any) -> Flight:
+    def ask_for_failed_next(flights: LeaseCalls, *args: Any, **options: Any) -> LeaseCall:
         for control in worker._controls.values():
             control._ask_failed_at = 0.0
         return send(flights, *args, **options)
@@ -298,22 +298,22 @@ def test_no_place_is_lost_with_an_answer_that_failed_jobs_would_have_waited_for(
         callers = [frame.f_code.co_name]
         while frame := frame.f_back:  # type: ignore[assignment]
             callers.append(frame.f_code.co_name)
-        if callers[2] == "_land" and callers[3].startswith("_lease") and not lost.is_set():
+        if callers[2] == "_read_pending" and callers[3].startswith("_lease") and not lost.is_set():
             lost.set()
             sent.forget()
             raise ServerUnavailable("the answer is lost")
         return result(sent)
 
-    monkeypatch.setattr(Flights, "send", ask_for_failed_next)
+    monkeypatch.setattr(LeaseCalls, "send", ask_for_failed_next)
     monkeypatch.setattr(Sent, "result", lose)
     with at_work(worker):
         assert worker._shared
-        places = worker._shared.places
+        slots = worker._shared.slots
         while not lost.is_set():
             live_queue.add_many([b"x"] * 2000)
             wait_until(lambda: lost.is_set() or is_done(live_queue), "all")
         wait_until(lambda: is_done(live_queue), "all")
-        wait_until(lambda: places.free == places._total, "all places to be free")
+        wait_until(lambda: slots.free == slots._total, "all places to be free")
 
 
 def test_one_call_at_a_time_is_under_way_where_nothing_is_held_ahead(
@@ -345,4 +345,4 @@ def test_where_no_thread_can_be_started_jobs_wait_until_one_can(
         wait_until(lambda: is_done(live_queue), "all to be done")
     assert len(heard.ids("done")) == 3
     assert refused
-    assert "can't start new thread; given back" in caplog.text
+    assert "can't start new thread; released" in caplog.text

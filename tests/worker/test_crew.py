@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from holdfast.worker.executors.thread_pool import Crew
+from holdfast.worker.executors.thread_pool import ThreadPool
 from holdfast.worker.job import Run
 from support import DEADLINE, wait_until
 
@@ -20,12 +20,12 @@ def runs(count: int) -> list[Run]:
 
 
 @contextmanager
-def crew_of(count: int, labour: Callable[[Run], object]) -> Iterator[Crew]:
+def crew_of(count: int, labour: Callable[[Run], object]) -> Iterator[ThreadPool]:
     def take_all(_number: int, works: Iterator[Run]) -> None:
         for work in works:
             labour(work)
 
-    crew = Crew("crew of a test", take_all, count)
+    crew = ThreadPool("crew of a test", take_all, count)
     yield crew
     crew.close()
     wait_until(lambda: not crew._there, "all to leave")

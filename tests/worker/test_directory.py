@@ -75,7 +75,7 @@ def test_a_job_that_nobody_takes_is_explained(live_queue: Queue) -> None:
     worker.handler("send")(lambda job: None)
     with at_work(worker):
         wait_until(lambda: alive(live_queue), "it to be there")
-        assert "takes jobs that name no handler" in live_queue.explain("a")
+        assert "runs jobs that name no handler" in live_queue.explain("a")
         assert "ends no run" in live_queue.explain("b")
 
 

@@ -117,9 +117,9 @@ def test_a_fork_server_that_does_not_answer_is_replaced_with_all_that_jobs_start
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return a file: when it is there the fork server is stuck, once."""
-    end, path = fork_server._Home._end, tmp_path / "stuck"
+    end, path = fork_server._Process._end, tmp_path / "stuck"
 
-    def be_stuck(home: fork_server._Home, pid: int) -> None:
+    def be_stuck(home: fork_server._Process, pid: int) -> None:
         if path.exists():
             path.unlink()
             time.sleep(NEVER)
@@ -128,7 +128,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     # A slow machine replaces it more often than it has to: a lapse must not matter.
     monkeypatch.setattr(fork_server, "SILENT_SECONDS", 3.0)
     monkeypatch.setattr(fork_server, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(fork_server._Home, "_end", be_stuck)
+    monkeypatch.setattr(fork_server._Process, "_end", be_stuck)
     return path
 
 
@@ -185,7 +185,7 @@ def test_a_daemon_that_a_finished_job_left_is_ended_with_the_worker(
     live_queue.add(b"", id="a")
     with working(live_queue, handle, **options(heard)) as worker:
         heard.wait_for("done")
-        os.kill(executor_of(worker)._nursery.pid, signal.SIGKILL)
+        os.kill(executor_of(worker)._fork_server.pid, signal.SIGKILL)
     assert not any(map(is_alive, pids.all()))
 
 
@@ -214,8 +214,8 @@ def test_a_process_is_not_said_to_be_gone_before_all_that_it_started_is(
     alive = [2, 1, 0]
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        home = fork_server._Home(theirs, lambda *_: None, os.getpid())
-        monkeypatch.setattr(home, "_bury", lambda: None)
+        home = fork_server._Process(theirs, lambda *_: None, os.getpid())
+        monkeypatch.setattr(home, "_reap", lambda: None)
         monkeypatch.setattr(home, "_end_orphans", lambda: alive.pop(0))
         home._end(1)
         assert alive == []
@@ -300,7 +300,7 @@ def test_a_worker_that_is_told_to_stop_leaves_neither_fork_server_nor_guard(
     worker = worker_of(live_queue, lambda job: None, **options(heard))
     with at_work(worker):
         heard.wait_for("done")
-        home = executor_of(worker)._nursery
+        home = executor_of(worker)._fork_server
         assert home._guard
         mine = [home.pid, home._guard.pid]
         assert all(map(is_alive, mine))

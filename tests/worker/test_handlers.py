@@ -201,7 +201,7 @@ def test_a_job_for_somebody_else_is_given_back_for_longer_and_longer(
     assert heard.of("a")[:2] == ["unknown", "released"]
     assert "started" not in heard.of("a")
     assert heard.of("b") == ["started", "done"]
-    assert "a: no handler for 'elsewhere' here; given back for 30 s" in caplog.text
+    assert "a: no handler for 'elsewhere' here; released for 30 s" in caplog.text
     lease = queue.lease(30)
     assert lease is None or (lease.id, lease.data, lease.failures) == ("a", b"x", 0)
 
@@ -234,8 +234,8 @@ def test_a_handler_that_many_jobs_miss_is_logged_once(
     run(worker)
     assert len(heard.ids("unknown")) == 1000
     assert sorted(line.partition(": ")[2] for line in lines_about_handlers(caplog)) == [
-        "no handler for 'elsewhere' here; given back for 30 s",
-        "no handler for 'nowhere' here; given back for 30 s",
+        "no handler for 'elsewhere' here; released for 30 s",
+        "no handler for 'nowhere' here; released for 30 s",
     ]
 
 
@@ -250,8 +250,8 @@ def test_a_missing_handler_is_logged_again_with_how_many_jobs_missed_it(
     now += 60
     unknown.tell("q", "send", "later", 60)
     first, second = lines_about_handlers(caplog)
-    assert first == "0: no handler for 'send' here; given back for 30 s"
-    assert second.startswith("later: no handler for 'send' here; given back for 60 s, ")
+    assert first == "0: no handler for 'send' here; released for 30 s"
+    assert second.startswith("later: no handler for 'send' here; released for 60 s, ")
     assert second.endswith("as were 9 more jobs since the last such line")
 
 

@@ -157,7 +157,7 @@ def test_a_run_that_does_not_count_is_told_as_lost(
     with working(live_queue, forestall, hooks=[heard]):
         heard.wait_for("lost")
     assert heard.of() == ["started", "lost"]
-    assert "a: cancelled or taken back; how this run ended does not count" in caplog.text
+    assert "a: cancelled or taken back; the outcome of this run does not count" in caplog.text
 
 
 # ------------------------------------------------------------------ one line per job

@@ -362,7 +362,7 @@ def test_a_handler_whose_job_was_cancelled_is_told(live_queue: Queue, kind: Kind
 
     def handle(job: RunningJob) -> None:
         live_queue.cancel("a")
-        with pytest.raises(JobCancelled, match="somebody cancelled the job") as raised:
+        with pytest.raises(JobCancelled, match="the job was cancelled") as raised:
             RunningJob.extend(job)
         seen.append(str(raised.value))
 

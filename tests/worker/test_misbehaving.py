@@ -61,11 +61,11 @@ def test_who_stops_itself_without_a_timeout_is_told_of_and_can_be_cancelled(
 
     live_queue.add(b"", id="a")
     with working(live_queue, handle, **options(heard)):
-        wait_until(lambda: "is stopped, and the lease is extended" in caplog.text, "the warning")
+        wait_until(lambda: "is stopped while its lease is extended" in caplog.text, "the warning")
         live_queue.cancel("a")
         heard.wait_for("cancelled")
         pids.wait_for_end()
-    assert caplog.text.count("is stopped, and the lease is extended") == 1
+    assert caplog.text.count("is stopped while its lease is extended") == 1
 
 
 def test_a_process_that_is_stopped_between_two_jobs_does_not_hang_its_worker(

@@ -211,7 +211,7 @@ def test_a_retry_without_a_time_waits_as_after_any_failure(
 ) -> None:
     job = after(queue, kind, raising(Retry()), min_backoff=8)
     assert (job.state, job.failures) == ("delayed", 1)
-    assert job.error == "the handler asked for another try"
+    assert job.error == "the handler asked for a retry"
     assert job.at is not None
     assert clock.ms + 8_000 <= round(job.at * 1000) <= clock.ms + 10_000
 
@@ -260,7 +260,7 @@ def test_a_job_may_be_failed_without_another_try(queue: Queue, kind: Kind) -> No
 
 @both_kinds
 def test_a_job_may_be_failed_without_a_word(queue: Queue, kind: Kind) -> None:
-    assert after(queue, kind, raising(Fail())).error == "the handler said so"
+    assert after(queue, kind, raising(Fail())).error == "the handler failed the job"
 
 
 @both_kinds
@@ -360,7 +360,7 @@ def test_an_error_is_logged_with_its_traceback(
     run_one(queue, "plain", raising(ValueError("no such customer")))
     [record] = about_jobs(caplog)
     assert record.levelno == logging.WARNING
-    assert record.getMessage() == "a: raised, and is tried again: ValueError: no such customer"
+    assert record.getMessage() == "a: raised, and will be retried: ValueError: no such customer"
     assert record.exc_info
 
 

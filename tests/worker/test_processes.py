@@ -348,9 +348,9 @@ def test_a_timeout_ends_the_whole_tree_and_counts_one_lapse(
 
 def _free(worker: Worker) -> int:
     assert worker._shared
-    places = worker._shared.places
-    with places.lock:
-        return places.free + sum(share.given for share in places._shares)
+    slots = worker._shared.slots
+    with slots.lock:
+        return slots.free + sum(share.given for share in slots._shares)
 
 
 @pytest.mark.parametrize("why", ["cancelled", "lost"])
@@ -416,7 +416,7 @@ def test_a_worker_that_stops_leaves_no_process(live_queue: Queue, pids: Pids) ->
 
     with working(live_queue, handle, executor="process") as worker:
         wait_until(lambda: is_done(live_queue), "it to be done")
-        pids.note(executor_of(worker)._nursery.pid)
+        pids.note(executor_of(worker)._fork_server.pid)
     pids.wait_for_end()
 
 
@@ -446,7 +446,7 @@ def test_all_die_with_a_worker_that_is_killed(
             pids.wait_for_end()
 
 
-def test_a_worker_goes_on_when_its_nursery_is_killed(
+def test_a_worker_goes_on_when_its_fork_server_is_killed(
     live_queue: Queue, heard: Heard, pids: Pids
 ) -> None:
     def handle(job: RunningJob) -> None:
@@ -457,7 +457,7 @@ def test_a_worker_goes_on_when_its_nursery_is_killed(
     live_queue.add(b"", id="a")
     with working(live_queue, handle, executor="process", hooks=[heard]) as worker:
         first = pids.wait(1)
-        os.kill(executor_of(worker)._nursery.pid, signal.SIGKILL)
+        os.kill(executor_of(worker)._fork_server.pid, signal.SIGKILL)
         heard.wait_for("done")
         assert not is_alive(first[0])
     assert heard.of() == ["started", "lapsed", "started", "done"]
@@ -466,16 +466,16 @@ def test_a_worker_goes_on_when_its_nursery_is_killed(
 def test_a_worker_without_descriptors_says_so(tmp_path: Path) -> None:
     text = """
     import resource
-    from holdfast.worker.executors.processes.fork_server import Nursery
-    nursery = Nursery(lambda connection, take, slot: None)
+    from holdfast.worker.executors.processes.fork_server import ForkServer
+    fork_server = ForkServer(lambda connection, take, slot: None)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
     try:
-        nursery.bear(0)
+        fork_server.spawn(0)
     except OSError as error:
         said = str(error)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    nursery.close()
+    fork_server.close()
     print(said)
     """
     with program(tmp_path, text) as running:
@@ -489,13 +489,13 @@ def test_where_no_process_can_be_started_a_job_waits(
     live_queue.add(b"", id="a")
     options: Any = {"executor": "process", "concurrency": 1, "hooks": [heard]}
     with working(live_queue, lambda job: None, **options) as worker:
-        nursery = executor_of(worker)._nursery.pid
-        before = resource.prlimit(nursery, resource.RLIMIT_NOFILE)
-        resource.prlimit(nursery, resource.RLIMIT_NOFILE, (1, before[1]))
+        fork_server = executor_of(worker)._fork_server.pid
+        before = resource.prlimit(fork_server, resource.RLIMIT_NOFILE)
+        resource.prlimit(fork_server, resource.RLIMIT_NOFILE, (1, before[1]))
         live_queue.resume()
         heard.wait_for("released")
         assert "no process could be started" in caplog.text
-        resource.prlimit(nursery, resource.RLIMIT_NOFILE, before)
+        resource.prlimit(fork_server, resource.RLIMIT_NOFILE, before)
         heard.wait_for("done")
     assert live_queue.show("a") is None
 
@@ -625,7 +625,7 @@ def test_a_child_that_has_too_much_memory_is_killed(live_queue: Queue, heard: He
     options: Any = {"executor": "process", "max_megabytes": 300, "hooks": [heard]}
     with working(live_queue, handle, **options):
         heard.wait_for("failed")
-    assert shown(live_queue).error == "it had more than 300 MB"
+    assert shown(live_queue).error == "it used more than 300 MB"
 
 
 def test_a_child_that_had_much_memory_is_replaced(

@@ -139,7 +139,7 @@ def test_a_worker_has_handlers_of_its_own_beside_those_of_its_queue(queue: Queue
     twice.handler("send", queue=queue.name)(lambda job: None)
     with pytest.raises(InvalidArgument, match="a handler for jobs named 'send'"):
         twice.start()
-    with pytest.raises(InvalidArgument, match="no coroutine function"):
+    with pytest.raises(InvalidArgument, match="is not a coroutine function"):
         Worker(queue, executor="async").start()
 
 

@@ -147,7 +147,7 @@ def test_a_schedule_that_raises_keeps_nobody_from_working(
     queue.add(b"", id="a")
     assert worker_of(queue, lambda job: ran.append(job.id)).run(until_empty=True)
     assert ran == ["a"]
-    assert "s: its ticks are not made, trying again: no such hour" in caplog.text
+    assert "s: its ticks cannot be made; trying again: no such hour" in caplog.text
 
 
 def test_a_server_that_is_lost_is_for_the_control_loop_to_bear() -> None:
@@ -177,9 +177,9 @@ def test_ticks_that_are_refused_keep_nobody_from_working(
     try:
         with working(queue, lambda job: ran.append(job.id)):
             wait_until(lambda: "a" in ran, "the job")
-            wait_until(lambda: "s: its ticks are not made" in caplog.text, "a word about it")
+            wait_until(lambda: "s: its ticks cannot be made" in caplog.text, "a word about it")
             client.config_set("maxmemory", "0")
             wait_until(lambda: len(ran) == 2, "the tick")
-            assert caplog.text.count("s: its ticks are not made") == 1
+            assert caplog.text.count("s: its ticks cannot be made") == 1
     finally:
         client.config_set("maxmemory", "0")

@@ -11,7 +11,7 @@ import pytest
 
 from engine_support import own_server
 from holdfast import Queue, RunningJob, Worker
-from holdfast.worker.loop import Control
+from holdfast.worker.loop import ControlLoop
 from proxy import Kind as StepKind
 from proxy import Proxy, Step
 from support import DEADLINE, wait_until
@@ -55,13 +55,13 @@ def test_until_empty_waits_for_what_one_queue_adds_to_another(
     queues: list[Queue], kind: Kind
 ) -> None:
     seen: list[int] = []
-    idle: list[Control] = []
+    idle: list[ControlLoop] = []
     worker = Worker(queues)
 
     def handle(job: RunningJob) -> None:
         # The others have nothing, and know it.
         idle[:] = [one for one in worker._controls.values() if one.queue.name != job.queue]
-        wait_until(lambda: not any(one._share.hungry for one in idle), "the others to be idle")
+        wait_until(lambda: not any(one._share.wants_more for one in idle), "the others to be idle")
         seen.append(int(job.data))
         if seen[-1] > 0:
             queues[seen[-1] % 3].add(b"%d" % (seen[-1] - 1))
@@ -90,7 +90,7 @@ def order_of_runs(queues: Queues, jobs: int, **options: Any) -> list[str]:
         for queue in several:
             queue.add_many([b""] * jobs)
         shares = [control_of(worker, queue.name)._share for queue in several]
-        wait_until(lambda: all(share.hungry for share in shares), "all to have heard of it")
+        wait_until(lambda: all(share.wants_more for share in shares), "all to have heard of it")
         gate.open.set()
         wait_until(lambda: all(is_done(queue) for queue in several), "all")
     return order
@@ -137,7 +137,7 @@ def test_what_comes_in_goes_first_in_strict_order(queues: list[Queue], gate: Gat
         gate.wait()
         urgent.add(b"", id="urgent")
         share = control_of(worker, urgent.name)._share
-        wait_until(lambda: share.hungry, "it to be heard")
+        wait_until(lambda: share.wants_more, "it to be heard")
         gate.open.set()
         wait_until(lambda: is_done(urgent) and is_done(bulk), "all")
     assert order == ["first", "urgent", "second", "third"]
@@ -153,7 +153,7 @@ def test_a_queue_that_is_answered_late_at_the_start_loses_nothing_of_its_order_o
     strict: bool,
 ) -> None:
     monkeypatch.setattr("holdfast.worker.slots.FIRST_WORD_SECONDS", 2 * DEADLINE)
-    monkeypatch.setattr("holdfast.worker.worker.greet", lambda queues: None)
+    monkeypatch.setattr("holdfast.worker.worker.check_servers", lambda queues: None)
     _, second, first = queues
     answer = threading.Event()
     proxy.plan([Step(StepKind.PASS, after=lambda: answer.wait(DEADLINE))])
@@ -163,7 +163,7 @@ def test_a_queue_that_is_answered_late_at_the_start_loses_nothing_of_its_order_o
     weights = {late: 3, second: 1}
     with working(weights, gate, strict=strict, concurrency=4, ahead=0) as worker:
         early = control_of(worker, second.name)
-        wait_until(lambda: early._share.hungry and early._waiter._sleeps, "it to wait")
+        wait_until(lambda: early._share.wants_more and early._waiter._sleeps, "it to wait")
         assert gate.jobs == []
         answer.set()
         gate.wait(4)

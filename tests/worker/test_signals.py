@@ -19,9 +19,9 @@ WORKER = """
     import logging, sys, threading, time
     from pathlib import Path
     from holdfast import Hooks, Queue, Worker
-    from holdfast.worker.executors.base import Loop
+    from holdfast.worker.executors.base import EventLoop
 
-    Loop.ends_within = 60  # Who is ended has the time to say so.
+    EventLoop.ends_within = 60  # Who is ended has the time to say so.
 
     class Noting(Hooks):
         def lost(self, job):
@@ -133,7 +133,7 @@ def test_a_signal_lets_a_worker_finish_what_it_does(
     with worker_process(tmp_path, live_queue, test_server) as worker:
         worker.reads("begun a")
         worker.send(number)
-        worker.hears(f"{number.name}: finishing what runs")
+        worker.hears(f"{number.name}: finishing running jobs")
         worker.reads("stopping")
         worker.let_go()
         code, out, log = worker.ends()
@@ -157,7 +157,7 @@ def test_a_second_signal_lets_it_leave_at_once_and_give_back_what_it_has(
     with worker_process(tmp_path, live_queue, test_server) as worker:
         worker.reads("begun a")
         worker.send(signal.SIGTERM)
-        worker.hears("finishing what runs; once more to leave at once")
+        worker.hears("finishing running jobs; send it again to leave at once")
         worker.reads("stopping")
         worker.send(number)
         code, out, log = worker.ends()

@@ -168,7 +168,7 @@ def test_a_worker_starts_while_the_server_refuses_for_now(
             with suppress(redis.RedisError):
                 mend()
         queue.close()
-    assert "the worker goes on trying" in caplog.text
+    assert "the worker keeps trying" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,11 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.executors.base import Loop
+from holdfast.worker.executors.base import EventLoop
 from holdfast.worker.executors.processes.guard import fork
 from holdfast.worker.handlers import Handler
 from holdfast.worker.job import run
-from holdfast.worker.loop import Control
+from holdfast.worker.loop import ControlLoop
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, command_on, wait_until, with_login
 from worker.support import (
@@ -137,7 +137,7 @@ def test_what_runs_for_longer_than_the_grace_is_given_back(
     live_queue: Queue, gate: Gate, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread stays behind, and what it says then counts no more. A coroutine is ended."""
-    monkeypatch.setattr(Loop, "ends_within", NEVER)
+    monkeypatch.setattr(EventLoop, "ends_within", NEVER)
     heard = Heard()
     ended = threading.Event()
 
@@ -199,7 +199,7 @@ def test_a_handler_that_ends_just_when_its_worker_leaves_is_settled_once(
 
 
 def test_what_was_given_back_stays_so_whatever_its_handler_comes_to() -> None:
-    control = cast("Control", SimpleNamespace(hooks=()))
+    control = cast("ControlLoop", SimpleNamespace(hooks=()))
     for body in (lambda job: None, lambda job: 1 / 0):
         job = RunningJob(Lease("a", b"", "holder.1"), Handler(body), control, 0)
         job.answer = GIVEN_BACK
@@ -246,9 +246,9 @@ def test_what_does_not_run_can_be_stopped(live_queue: Queue) -> None:
 def test_what_runs_cannot_be_started(live_queue: Queue) -> None:
     heard = Heard()
     with working(live_queue, lambda job: None, hooks=[heard]) as worker:
-        with pytest.raises(WrongState, match="runs already"):
+        with pytest.raises(WrongState, match="is running already"):
             worker.start()
-        with pytest.raises(WrongState, match="runs already"):
+        with pytest.raises(WrongState, match="is running already"):
             worker.run()
         live_queue.add(b"", id="a")
         heard.wait_for("done")
@@ -579,7 +579,7 @@ def test_a_worker_that_held_nothing_ends_well_though_its_server_is_away(
     worker = Worker(Queue("nobody", Server("redis://127.0.0.1:1", patience=0.1)), grace=0.1)
     worker.handler(lambda job: None)
     worker.start()
-    wait_until(lambda: "goes on trying" in caplog.text, "it to find no server")
+    wait_until(lambda: "keeps trying" in caplog.text, "it to find no server")
     assert worker.stop() is True
     assert "left to lapse" not in caplog.text
 

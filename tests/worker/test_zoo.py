@@ -93,7 +93,7 @@ DEADLY: Final[dict[str, tuple[Callable[[RunningJob], None], str]]] = {
     "crash": (crash, "its process was killed by SIGSEGV"),
     "be_killed": (be_killed, "its process was killed by SIGKILL"),
     "hang": (hang, f"timeout: it ran for {TIMEOUT:g} s"),
-    "be_greedy": (be_greedy, f"it had more than {MEGABYTES} MB"),
+    "be_greedy": (be_greedy, f"it used more than {MEGABYTES} MB"),
     "ignore_sigterm": (ignore_sigterm, f"timeout: it ran for {TIMEOUT:g} s"),
     "hide": (hide, f"timeout: it ran for {TIMEOUT:g} s"),
 }

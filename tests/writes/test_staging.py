@@ -119,7 +119,7 @@ def test_a_write_is_committed_once(queue: Queue, clock: Clock) -> None:
     assert queue.counts().ready == 1
     clock.advance(DAY)
     queue.tidy()
-    with pytest.raises(WrongState, match="what was staged is gone"):
+    with pytest.raises(WrongState, match="the staged rows are gone"):
         queue.write("w").commit([staged])
     assert queue.counts().ready == 1
 
@@ -487,7 +487,7 @@ def test_what_is_half_forgotten_cannot_be_gone_on_with(queue: Queue, clock: Cloc
         queue._run(write_calls.stage("w/0.0", number, 1000, chunk))
     clock.advance(1)
     queue._run(calls.tidy())
-    with pytest.raises(WrongState, match=r"^w/0\.0: what was staged is gone"):
+    with pytest.raises(WrongState, match=r"^w/0\.0: the staged rows are gone"):
         queue._run(write_calls.stage("w/0.0", 20, 1000, chunk))
     with pytest.raises(WrongState, match="gone"):
         queue.write("w").commit([Staged("w", 0, 0, 20, 20)])

@@ -253,15 +253,13 @@ def _check_transforms(modules: tuple[str, ...]) -> None:
 
 
 def _session(name: str, master: str, memory: str) -> SparkSession:
-    from py4j.protocol import Py4JError  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     from holdfast.spark import session  # noqa: PLC0415
     from holdfast.spark.pipeline.trouble import reason  # noqa: PLC0415
+    from holdfast.spark.session import START_ERRORS  # noqa: PLC0415
 
     try:
         return session(name, master=master, memory=memory)
-    except (Py4JError, PySparkException) as error:
+    except START_ERRORS as error:
         why = visible(reason(error)).rstrip(".")
         raise click.ClickException(
             f"Spark does not start with --master {visible(master)} and --memory {memory}: {why}. "

@@ -1,4 +1,4 @@
-"""What the user said, as calls: arguments are checked and encoded here, for both shells. No I/O."""
+"""Turns the methods of a queue into calls: checks and encodes the arguments. No I/O."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import msgspec
 from holdfast import arguments, codec, failures
 from holdfast.client import schedules
 from holdfast.client.explain import explain, needs_workers, of_a_request, outcome_of
-from holdfast.client.readers import ReaderAsker
-from holdfast.client.requests import OnFailure, RequestAsker, set_group_limit, walk
-from holdfast.client.said import (
+from holdfast.client.inputs import (
     Done,
     adding,
     id_of,
@@ -26,6 +24,8 @@ from holdfast.client.said import (
     or_lost,
     settles_of_done,
 )
+from holdfast.client.readers import ReaderAsker
+from holdfast.client.requests import OnFailure, RequestAsker, set_group_limit, walk
 from holdfast.client.schedules import Missed, Rhythm, Schedule, Ticked
 from holdfast.client.writes import WriteAsker, last_batch
 from holdfast.codec import MAX_ERROR_BYTES
@@ -63,7 +63,7 @@ from holdfast.names import new_id, utf8_name
 Requeue: TypeAlias = Literal["rank", "back"]
 
 Namer: TypeAlias = Callable[[str | None, str | None], str]
-"""Makes or checks the id of a job, of a group or none, where not every id will do."""
+"""Takes an id or None, and a group or None. Checks the id or makes one, in sharded queues."""
 
 
 class Asker:
@@ -154,7 +154,7 @@ class Asker:
         return Entry(name, payload, id is None, priority, due, packed, group is not None)
 
     def _said(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a job says, and what it says by default: a limit goes with its group."""
+        """Return a job's options with the defaults filled in. A default limit needs a group."""
         said = {**self._defaults, **options}
         if said.get("group") is None and "group_limit" not in options:
             said.pop("group_limit", None)
@@ -280,7 +280,7 @@ class Asker:
         failed = _age("failed_longer_than", failed_longer_than)
         take_back = None
         if held is not None:
-            # 0 is every lease, also one that was given out in this millisecond.
+            # 0 means every lease, even one granted in this millisecond.
             take_back = walks.recall(
                 lambda position: calls.recall(
                     longer_than_ms=held or None, to_the_back=back, position=position
@@ -441,10 +441,10 @@ class Asker:
         try:
             packed = msgspec.msgpack.encode(entry)
         except (TypeError, ValueError, msgspec.MsgspecError, OverflowError) as error:
-            raise InvalidArgument(f"what is told about a worker must be plain: {error}") from None
+            raise InvalidArgument(f"the entry of a worker must be plain values: {error}") from None
         if len(packed) > MAX_ERROR_BYTES:
             raise InvalidArgument(
-                f"what is told about a worker has {len(packed)} bytes, more than {MAX_ERROR_BYTES}"
+                f"the entry of a worker has {len(packed)} bytes, more than {MAX_ERROR_BYTES}"
             )
         return walks.one(calls.register(holder, alive_ms, packed))
 
@@ -466,7 +466,7 @@ class Asker:
 
 
 def check_follow_ups(entries: Sequence[Entry]) -> None:
-    """Refuse more follow-ups than one call adds."""
+    """Refuse more follow-ups than fit into one call."""
     if len(list(walks.chunks(entries, walks.payload_size))) > 1:
         raise InvalidArgument(
             f"one call adds at most {MAX_JOBS} follow-ups and {MAX_BYTES} bytes: "

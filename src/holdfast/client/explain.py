@@ -1,4 +1,4 @@
-"""Why a job is not running, in words. Pure."""
+"""Explains in words why a job is not running. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WAITING = ("ready", "delayed", "parked")
 
 
 def outcome_of(shown: Shown) -> Outcome | None:
-    """Return how a job ended; None while it has not."""
+    """Return how a job ended; None if it has not."""
     job, facts = shown.job, shown.job.facts
     if job.state == "ended":
         kind = facts.outcome if facts.outcome in _KINDS else "completed"
@@ -30,20 +30,20 @@ def outcome_of(shown: Shown) -> Outcome | None:
 
 
 def needs_workers(shown: Shown | None) -> bool:
-    """Tell whether the workers have to be known to explain a job."""
+    """Return whether the explanation of a job needs the directory of workers."""
     if shown is None:
         return False
     return shown.job.state in _WAITING or _may_be_late(shown.job)
 
 
 def _may_be_late(job: Job) -> bool:
-    """Tell whether a job has a timeout that a thread would not enforce."""
+    """Return whether a job has a timeout, which a thread would not enforce."""
     runs = job.state == "leased" and job.facts.failed_at is None
     return bool(job.facts.timeout_ms) and (runs or job.state in _WAITING)
 
 
 def of_a_request(id: str) -> str:
-    """Return what to say of an id that a request has, and no job."""
+    """Return the explanation of an id that belongs to a request, not to a job."""
     return (
         "no job has this id, but a request has: `holdfast request show` tells how far it is. Its "
         f"parts are the jobs {id}/0, {id}/1 and so on"
@@ -51,9 +51,9 @@ def of_a_request(id: str) -> str:
 
 
 def explain(shown: Shown | None, workers: Iterable[WorkerInfo] = ()) -> str:
-    """Return why a job is not running, or that it is; `workers` are looked at for its handler."""
+    """Return why a job is not running, or that it is. `workers` shows who has its handler."""
     if shown is None:
-        return "no job has this id: it was never added, or it ended and nothing was to be kept"
+        return "no job has this id: it was never added, or it ended and was not to be remembered"
     job = shown.job
     said = [_state(shown, job)]
     if shown.paused and job.state in _WAITING:
@@ -76,19 +76,19 @@ def explain(shown: Shown | None, workers: Iterable[WorkerInfo] = ()) -> str:
 
 
 def _nobody_takes(handler: str | None, workers: list[WorkerInfo]) -> Iterator[str]:
-    """Say so where workers are registered, and none of them can run it."""
+    """Explain if workers are registered but none of them can run the job."""
     alive = [worker for worker in workers if worker.alive]
     if workers and not alive:
         yield "no worker is alive"
     elif alive and all(_takes(worker, handler) is False for worker in alive):
         if handler is None:
-            yield "no worker that is alive takes jobs that name no handler"
+            yield "no live worker runs jobs that name no handler"
         else:
-            yield f"no worker that is alive has a handler {handler!r}"
+            yield f"no live worker has a handler {handler!r}"
 
 
 def _takes(worker: WorkerInfo, handler: str | None) -> bool | None:
-    """Tell whether a worker takes such jobs; None where it does not say."""
+    """Return whether a worker runs jobs with this handler; None if its entry does not say."""
     if handler is None:
         unnamed = worker.about.get("unnamed")
         return unnamed if isinstance(unnamed, bool) else None
@@ -97,13 +97,13 @@ def _takes(worker: WorkerInfo, handler: str | None) -> bool | None:
 
 
 def _only_threads(job: Job, workers: list[WorkerInfo]) -> Iterator[str]:
-    """Say so where all who take a job with a timeout would run it in a thread."""
+    """Explain if all workers that run a job with a timeout would run it in a thread."""
     handler = job.facts.handler
     takers = [one for one in workers if one.alive and _takes(one, handler)]
     if takers and all(_in_thread(worker, handler) for worker in takers):
         yield (
-            f"its timeout of {(job.facts.timeout_ms or 0) / 1000:g} s ends no run: all workers "
-            "that are alive run it in threads, where only job.cancelled tells that the time is up"
+            f"its timeout of {(job.facts.timeout_ms or 0) / 1000:g} s ends no run: live workers "
+            "only run it in threads, where only job.cancelled shows that the time is up"
         )
 
 
@@ -115,7 +115,7 @@ def _in_thread(worker: WorkerInfo, handler: str | None) -> bool:
 
 
 def _is_stopped(shown: Shown, job: Job) -> bool:
-    """Return whether a part runs whose request is to end."""
+    """Return whether this is a running part of a request that is being stopped."""
     stopping = shown.record is not None and shown.record.stopping > 0
     return stopping and job.state == "leased" and job.facts.failed_at is None
 
@@ -148,7 +148,7 @@ def _state(shown: Shown, job: Job) -> str:
 
 
 def _parked(shown: Shown, job: Job) -> str:
-    """Say what a part, or a job of a group, waits for."""
+    """Explain what a part, or a job of a group, waits for."""
     record, facts = shown.record, job.facts
     kind = "request" if facts.request else "group"
     said = [f"waits in {kind} {facts.request or facts.group}"]

@@ -1,7 +1,7 @@
-"""A function as the handler of a queue: its arguments are the payload, as JSON. No I/O.
+"""Functions as handlers of a queue: the payload is the arguments, as JSON. No I/O.
 
-The payload is an object of arguments by name, so `queue.add({"to": "a@b.c"}, handler="send")`
-is the same as `send.add(to="a@b.c")`, and programs in other languages can add such jobs too.
+The payload is an object with the arguments by name. So `queue.add({"to": "a@b.c"}, handler="send")`
+is the same as `send.add(to="a@b.c")`, and programs in other languages can add such jobs.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _OF_ONE: Final = ("id", "delay", "at", "on_conflict")
 
 
 class Declared(Generic[P, R, Own, Called]):
-    """A function that runs the jobs of a queue that bear its name: what both shells share.
+    """A function that runs the jobs with its name: the part that both shells share.
 
-    P and R are what a job carries and gives, Own and Called what a plain call takes and returns:
-    they differ where the function asks for the job, or is a coroutine function.
+    P and R are the arguments and result of a job. Own and Called are those of a plain call, which
+    differ if the function also takes the job or is a coroutine function.
     """
 
     name: str
-    """What jobs call it."""
+    """The handler name in jobs."""
 
     def __init__(self, function: Callable[Own, Called], name: str | None, said: JobOptions) -> None:
         if not callable(function):
@@ -58,53 +58,53 @@ class Declared(Generic[P, R, Own, Called]):
         self._signature, self._takes_job = _signature_of(function)
         kinds = {one.kind: name for name, one in self._signature.parameters.items()}
         self._rest = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
-        """The parameter that takes all other names, if there is one."""
+        """The name of the `**` parameter, or ""."""
         self.run: Callable[[Any], Any] = _runner(function, self.call_of)
-        """What a worker calls with the job."""
+        """The function that a worker calls with the job."""
 
     @property
     def timeout(self) -> Duration | None:
-        """How long one run may take, as said where the handler was declared."""
+        """The timeout that was declared with the handler."""
         said: Duration | None = self._said.get("timeout")
         return said
 
     @cached_property
     def _read(self) -> Callable[[bytes], Any]:
-        """What makes of JSON what the function says that it returns, as far as that can be."""
+        """Decode JSON as the return type of the function, or as plain values if it is unknown."""
         try:
             return codec.reader(get_type_hints(self._function).get("return", Any))
         except (NameError, TypeError, AttributeError):
             return codec.reader(Any)
 
     def __call__(self, *args: Own.args, **kwargs: Own.kwargs) -> Called:
-        """Call the function, here and now."""
+        """Call the function directly."""
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """Return the job for a call: to add with others, or as a follow-up."""
+        """Return the job for a call, to add with others or as a follow-up."""
         own = {name: value for name, value in self._said.items() if name != "on_conflict"}
         return NewJob(self.payload(args, kwargs), handler=self.name, **own)
 
     # --------------------------------------------------------------- for the shells
 
     def saying(self, said: Mapping[str, Any]) -> Self:
-        """Return the same handler, whose jobs say something else about themselves."""
+        """Return a copy of the handler with other options for its jobs."""
         _check({name: value for name, value in said.items() if name not in _OF_ONE})
         other = copy.copy(self)
         vars(other)["_said"] = {**self._said, **said}
         return other
 
     def options_of(self) -> dict[str, Any]:
-        """Return what to add a job with."""
+        """Return the options to add a job with."""
         return {"handler": self.name, **self._said}
 
     def news(self, calls: Iterable[Mapping[str, Any]]) -> list[NewJob]:
         """Return the jobs for many calls. All are checked before the first is added."""
         if self._said.get("id") is not None:
-            raise InvalidArgument(f"{self.name}: an id is of one job, and these are many")
+            raise InvalidArgument(f"{self.name}: one id cannot be used for many jobs")
         jobs = []
         for one in arguments.several("calls", calls):
             if not isinstance(one, Mapping):
@@ -116,7 +116,7 @@ class Declared(Generic[P, R, Own, Called]):
         return jobs
 
     def payload(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """Return the arguments of a call as JSON; refuse what it would not take, or not get."""
+        """Return the arguments of a call as JSON. Refuse what the function or JSON cannot take."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -134,22 +134,22 @@ class Declared(Generic[P, R, Own, Called]):
         return raw
 
     def typed(self, kind: type[Kind], receipt: Receipt) -> Kind:
-        """Return the receipt of a call, which knows this handler."""
+        """Return a receipt that knows this handler."""
         typed = kind(receipt.id, receipt.created, receipt.state, receipt.updated)
         vars(typed)[_HANDLER] = self
         return typed
 
     def of_schedule(self, kwargs: dict[str, Any], *names: str) -> dict[str, Any]:
-        """Take what a schedule is told out of the arguments of a call.
+        """Remove and return the arguments of a call that are meant for its schedule.
 
-        What the function takes under such a name stays there, as it would with `add`.
+        Arguments that the function itself takes stay, as with `add`.
         """
         taken = self._signature.parameters.keys()
         found = () if self._rest else [name for name in names if name not in taken]
         return {name: kwargs.pop(name) for name in found if name in kwargs}
 
     def call_of(self, job: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return what to call the function with for a job."""
+        """Return the arguments to call the function with for a job."""
         given = job.json()
         if not isinstance(given, dict):
             raise CodecError(
@@ -159,9 +159,9 @@ class Declared(Generic[P, R, Own, Called]):
         return ((job,) if self._takes_job else ()), given
 
     def returned(self, id: str, outcome: Outcome | None) -> R:
-        """Return what the function returned for a job, as the type that it says."""
+        """Return the result of a job as the return type of the function."""
         if outcome is None:
-            raise WrongState(f"{id}: the job has not ended: give it longer with wait=")
+            raise WrongState(f"{id}: the job has not ended: wait longer with wait=")
         if not outcome.completed:
             why = f": {outcome.error}" if outcome.error else ""
             raise WrongState(f"{id}: the job {_ENDED[outcome.kind]}{why}")
@@ -174,9 +174,9 @@ class Declared(Generic[P, R, Own, Called]):
 
 
 class CallReceipt(Receipt, frozen=True, dict=True):
-    """The receipt of a call of a handler: equal to a plain one that says the same.
+    """The receipt of a handler's job. Equal to a `Receipt` with the same fields.
 
-    The handler is no field of it, so it is neither shown, compared nor written as JSON.
+    The handler is not a field, so it is not shown, compared or encoded as JSON.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -187,7 +187,7 @@ class CallReceipt(Receipt, frozen=True, dict=True):
 
 
 def handler_of(receipt: CallReceipt) -> Any:
-    """Return the handler whose `add` gave this receipt; refuse one that was sent here."""
+    """Return the handler that made this receipt. Refuse a receipt that was decoded or copied."""
     try:
         return vars(receipt)[_HANDLER]
     except KeyError:
@@ -201,10 +201,10 @@ D = TypeVar("D", bound=Declared[..., Any, ..., Any])
 
 
 def register(known: dict[str, Any], declared: D) -> D:
-    """Let a queue know a handler; refuse a name that it knows already."""
+    """Register a handler with a queue. Refuse a name that is taken."""
     if declared.name in known:
         raise InvalidArgument(
-            f"the queue has a handler named {declared.name!r} already: say name= to tell them apart"
+            f"the queue has a handler named {declared.name!r} already: use name= to tell them apart"
         )
     known[declared.name] = declared
     return declared
@@ -217,20 +217,20 @@ def _name_of(function: Any) -> str:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise InvalidArgument(
-            f"{arguments.shown(function)} has no name that jobs could give: say name="
+            f"{arguments.shown(function)} has no name that jobs could give: use name="
         )
     return name
 
 
 def _check(said: Mapping[str, Any]) -> None:
-    """Refuse options that no job may have."""
+    """Refuse invalid options."""
     if "handler" in said:
         raise InvalidArgument("the jobs of a handler name it: give no handler")
     arguments.options({name: value for name, value in said.items() if name != "group_limit"})
 
 
 def _signature_of(function: Any) -> tuple[inspect.Signature, bool]:
-    """Return what a job carries, and whether the function takes the job itself before that."""
+    """Return the signature of the payload, and whether the job is passed before it."""
     try:
         signature = inspect.signature(function, eval_str=True)
     except (NameError, TypeError, AttributeError):  # Names that only a type checker knows.
@@ -259,7 +259,7 @@ def _is_job(annotation: object) -> bool:
 def _runner(
     function: Any, call_of: Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
 ) -> Callable[[Any], Any]:
-    """Return what calls a function with what a job carries."""
+    """Return a function that takes a job and calls `function` with its payload."""
 
     def run(job: Any) -> Any:
         args, kwargs = call_of(job)
@@ -279,12 +279,12 @@ def _runner(
 
 
 def _result(value: object) -> object:
-    """Return a result that is JSON, where a plain one would be kept as it is."""
+    """Encode str and bytes as JSON, which would otherwise be stored as they are."""
     return codec.to_json("result", value) if isinstance(value, str | bytes) else value
 
 
 def _changed(given: object, got: object, where: str = "") -> tuple[str, object]:
-    """Return where two values, one made of the other by way of JSON, differ first."""
+    """Return the first difference between a value and its copy by way of JSON."""
     if isinstance(given, dict) and isinstance(got, dict):
         for key, value in given.items():
             if not isinstance(key, str):

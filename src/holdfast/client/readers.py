@@ -1,4 +1,4 @@
-"""What the user said about readers and their claims, as calls and flows. No I/O."""
+"""Turns the methods of readers into calls and flows. No I/O."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReaderAsker:
     def epoch(self) -> int:
         if self._epoch is None:
             raise InvalidArgument(
-                f"{self.name}: open this reader first, or give it the epoch of one that is open"
+                f"{self.name}: open this reader first, or pass the epoch of an open reader"
             )
         return self._epoch
 
@@ -72,7 +72,7 @@ class ReaderAsker:
                 return Claim(n, tuple(claim["sizes"]))
             if reader and n < reader["settled"]:
                 raise settled(self.name, n)
-            raise WrongState(f"{self.name}: there is no claim {n} yet")
+            raise WrongState(f"{self.name}: claim {n} does not exist yet")
 
         return write_calls.ledger(
             f"reader {self.name}", f"claim {_number('n', n)} {self.name}"

@@ -1,4 +1,4 @@
-"""What the user said about requests and groups, as calls and flows. No I/O."""
+"""Turns the methods of requests and groups into calls and flows. No I/O."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from holdfast.names import utf8_name
 OnFailure: TypeAlias = Literal["continue", "fail_fast"]
 
 MAX_FOLLOW_UP_BYTES: Final = MAX_BYTES // MAX_JOBS
-"""The most bytes of a follow-up, since a thousand requests may end in one call."""
+"""The most bytes of a request's follow-up: a thousand requests may end in one call."""
 
 PARTS_PER_CALL: Final = 500
-"""Parts that `add_many` sends at a time: beside a million others a thousand take 25 ms."""
+"""Parts per call of `add_many`. With a million others, a thousand would take the server 25 ms."""
 
 _PART_OPTIONS: Final = frozenset(
     {"priority", "handler", "timeout", "max_failures", "max_lapses", "min_backoff", "max_backoff"}
 )
 
 _OF_THE_REQUEST: Final = frozenset({"result_for", "remember_for", "keep"})
-"""What the request decides for its parts, whatever their handler says about other jobs."""
+"""Options that a request sets for its parts, whatever their handler declares."""
 
 Said: TypeAlias = tuple[int, bytes, bytes]
-"""What parts of one call say alike: priority, due, packed options."""
+"""What all parts of one call share: priority, due time, packed options."""
 
 
 class RequestAsker:
@@ -63,7 +63,7 @@ class RequestAsker:
         self._tidy = tidy
         self._append = arguments.flag("append", append)
         self.next: int | None = None if append else 0
-        """The number of the next part; None for whatever comes after the last."""
+        """The number of the next part; None to append after the last."""
         if on_failure not in ("continue", "fail_fast"):
             raise InvalidArgument(
                 f"on_failure must be 'continue' or 'fail_fast', not {arguments.shown(on_failure)}"
@@ -71,7 +71,7 @@ class RequestAsker:
         if follow_up is not None and len(follow_up.payload) > MAX_FOLLOW_UP_BYTES:
             raise InvalidArgument(
                 f"the follow-up of a request has at most {MAX_FOLLOW_UP_BYTES} bytes, "
-                f"not {len(follow_up.payload)}: let it name where its data is"
+                f"not {len(follow_up.payload)}: store its data elsewhere and refer to it"
             )
         self._opening = (
             arguments.priority(priority),
@@ -85,7 +85,7 @@ class RequestAsker:
     def open(self) -> Flow[int]:
         priority, limit, fail_fast, keep_for_ms, open_for_ms, follow_up = self._opening
         letter, total = "f", 0
-        while letter == "f":  # The parts of an earlier request are forgotten, some in each call.
+        while letter == "f":  # Each call removes some parts of an earlier request.
             letter, total = yield request_calls.open_request(
                 self.id,
                 priority=priority,
@@ -125,7 +125,7 @@ class RequestAsker:
         arguments.several("parts", pieces)
         parts: Iterable[tuple[Said, bytes]] = self._parts(pieces, options)
         if isinstance(pieces, list | tuple):
-            parts = list(parts)  # All are checked before the first is written.
+            parts = list(parts)  # Check all before the first is written.
         new = 0
         for said, alike in groupby(parts, itemgetter(0)):
             for chunk in walks.chunks(map(itemgetter(1), alike), len, PARTS_PER_CALL):
@@ -157,12 +157,12 @@ class RequestAsker:
         if isinstance(data, NewJob):
             if isinstance(data, Row) and data.request not in (None, self.id):
                 raise InvalidArgument(
-                    f"a row of the request {arguments.shown(data.request)} is no part of {self.id}"
+                    f"a row of the request {arguments.shown(data.request)} is not for {self.id}"
                 )
             if (delay is not None or at is not None) and (
                 data.delay is not None or data.at is not None
             ):
-                raise InvalidArgument("the NewJob has its own time: give no other delay or at")
+                raise InvalidArgument("the NewJob has its own time: do not give delay or at too")
             delay = data.delay if delay is None else delay
             at = data.at if at is None else at
             options = {**options, **options_of_part(data)}
@@ -172,11 +172,11 @@ class RequestAsker:
         return (priority, due, packed), codec.encode(data)
 
     def _count(self, first: int, parts: int) -> None:
-        """Go on behind the parts that were sent, unless somebody sent others as the same."""
+        """Continue after the parts that were sent, unless another call used the same numbers."""
         if self.next != first:
             raise WrongState(
                 f"{self.id}: two calls added parts at once, both from number {first} on, so some "
-                "were taken for repetitions and are not there. Add one after the other, or say "
+                "were taken for repetitions and were not added. Add one after the other, or use "
                 "append=True"
             )
         self.next = first + parts
@@ -206,7 +206,7 @@ class RequestAsker:
         while waiting:
             _, left = yield request_calls.change_request(self.id, cancel=True)
             if left >= waiting:
-                break  # Somebody else's part of the work: whoever leases goes on with it.
+                break  # The next lease call continues with the rest.
             waiting = left
         return cancelled
 
@@ -235,7 +235,7 @@ class RequestAsker:
 
     def status(self) -> Flow[RequestStatus]:
         found = yield self._look()
-        if found.overdue:  # Where no worker asks for jobs, nothing else would end it.
+        if found.overdue:  # Without a worker nothing else would end it.
             yield self._tidy
             found = yield self._look()
         return status_of(found)
@@ -260,7 +260,7 @@ class RequestAsker:
 
 
 def request_name(id: object) -> str:
-    """Return the name of a request; refuse what could not name its parts too."""
+    """Check the name of a request: the ids of its parts are made from it."""
     raw = utf8_name("request", id)
     if len(raw) > MAX_REQUEST_BYTES or raw.endswith(b"/end"):
         raise InvalidArgument(
@@ -271,14 +271,14 @@ def request_name(id: object) -> str:
 
 
 def part_options(options: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Return priority and packed options of a part."""
+    """Return the priority and packed options of a part."""
     if others := options.keys() - _PART_OPTIONS:
         unknown = min(others)
         known = ", ".join(sorted(_PART_OPTIONS))
         handler = options.get("handler")
         advice = ""
         if handler and unknown.startswith("group"):
-            advice = f". Where the handler says it, add {handler}.options(group=None).new(…)"
+            advice = f". If the handler declares it, add {handler}.options(group=None).new(…)"
         raise InvalidArgument(
             f"unknown option {arguments.shown(unknown)}: a part may have {known}; "
             f"its result is kept as long as its request{advice}"
@@ -287,7 +287,7 @@ def part_options(options: Mapping[str, Any]) -> tuple[int, bytes]:
 
 
 def refuse_id(job: NewJob) -> None:
-    """Refuse a job that is to be a part and has an id of its own."""
+    """Refuse a part that has an id."""
     if job.id is not None:
         raise InvalidArgument(
             f"{arguments.shown(job.id)}: a part is named after its request: give no id"
@@ -295,7 +295,7 @@ def refuse_id(job: NewJob) -> None:
 
 
 def options_of_part(job: NewJob) -> dict[str, Any]:
-    """Return the options of a job that is to be a part, without what the request decides."""
+    """Return the options of a part, without options that the request sets."""
     refuse_id(job)
     own = {name: one for name, one in own_options(job).items() if name not in _OF_THE_REQUEST}
     if own.get("group", ...) is None:
@@ -305,7 +305,7 @@ def options_of_part(job: NewJob) -> dict[str, Any]:
 
 
 def set_group_limit(group: str, limit: int | None) -> Call[None]:
-    """Give a group another limit."""
+    """Return the call that changes the limit of a group."""
     utf8_name("group", group)
     arguments.group(group)
     call = request_calls.change_request(group, limit=limit_words(limit), group=True)
@@ -318,13 +318,13 @@ def set_group_limit(group: str, limit: int | None) -> Call[None]:
 
 
 def limit_words(limit: int | None) -> bytes:
-    """Return a limit as it goes over the wire."""
+    """Encode a limit."""
     checked = _limit(limit)
     return b"-" if checked is None else b"%d" % checked
 
 
 def walk() -> Flow[list[Found]]:
-    """Look at every request and group."""
+    """Return all requests and groups."""
     found: dict[str, Found] = {}
     position = 0
     while True:
@@ -346,10 +346,10 @@ def _closed(id: str, letter: str) -> HoldfastError:
         case "g":
             return WrongState(f"{id}: a group of jobs has this name")
         case "s":
-            return WrongState(f"{id}: this request is sealed and takes no more parts")
+            return WrongState(f"{id}: this request is sealed and accepts no more parts")
         case _:
             return WrongState(
-                f"{id}: this request has ended and is remembered (keep_for): take another id"
+                f"{id}: this request has ended and is remembered (keep_for): use another id"
             )
 
 

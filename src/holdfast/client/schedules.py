@@ -1,7 +1,7 @@
-"""Schedules: which ticks are to be made now, each as one job. No I/O.
+"""Schedules: decide which ticks are due. Each tick is one job. No I/O.
 
-A schedule is declared in the program, by any number of processes that run it. The server knows one
-thing about it: the last tick that was made. Who knows that too may make the next.
+A schedule is declared in the program, which any number of processes may run. The server stores only
+its last tick. A process must present that to make the next tick, so each tick is made once.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from holdfast.names import MAX_NAME_BYTES, utf8_name
 Missed: TypeAlias = Literal["skip", "all"]
 
 AHEAD_MS: Final = 10_000
-"""A job is added so long before its tick, at most an interval, to run when it is time."""
+"""How long before its tick a job is added, at most one interval, so that it runs in time."""
 
 LATE_MS: Final = 60_000
-"""A tick that nobody made is missed after so long, or half an interval."""
+"""A tick that was not made counts as missed after this time, or half an interval if less."""
 
 MAX_SCHEDULE_BYTES: Final = MAX_NAME_BYTES - 32
-"""The longest name of a schedule, since its jobs are named after it."""
+"""The longest name of a schedule: the ids of its jobs contain it."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When to add which job: made by `queue.every` and `queue.cron`."""
+    """A job and the times to add it. Made by `queue.every` and `queue.cron`."""
 
     name: str
     job: NewJob
@@ -46,27 +46,27 @@ class Schedule:
     rhythm: Rhythm = field(repr=False)
 
     def after(self, instant: Instant) -> datetime | None:
-        """Return its first tick after an instant, or none."""
+        """Return the first tick after an instant, or None."""
         tick = self.rhythm(arguments.instant_ms("instant", instant))
         return None if tick is None else datetime.fromtimestamp(tick / 1000, UTC)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do at one moment."""
+    """The ticks to make at one moment."""
 
     ticks: list[tuple[int, int]]
     """The ticks to make, each with the time until the next one."""
     last: int | None
-    """The last tick that is made then."""
+    """The last tick once these are made."""
     look_at: int | None
-    """When there is something to do again."""
+    """When to plan again, or None."""
 
 
 def plan(schedule: Schedule, now: int, last: int | None, most: int = MAX_JOBS) -> Plan:
-    """Decide which ticks are to be made."""
+    """Decide which ticks to make."""
     if last is None or last > now + AHEAD_MS:
-        # It begins; or the clock was set back, and it must not be silent until it is there again.
+        # It is new; or the clock was set back, and waiting until it catches up would skip ticks.
         return Plan([], now, now)
     every_one = schedule.missed == "all"
     made: list[tuple[int, int]] = []
@@ -85,18 +85,18 @@ def plan(schedule: Schedule, now: int, last: int | None, most: int = MAX_JOBS) -
 
 @dataclass(frozen=True)
 class Ticked:
-    """What became of a schedule."""
+    """The result of making ticks."""
 
     receipts: list[Receipt]
     again_in: float | None
-    """Seconds until there is something to do again; none when there never is."""
+    """Seconds until the next tick can be made; None if there is none."""
 
 
 Encode: TypeAlias = Callable[[Iterable[NewJob]], Iterator[Entry]]
 
 
 def make(schedule: Schedule, encode: Encode) -> Flow[Ticked]:
-    """Make the ticks that are to be made, as many as one call may."""
+    """Make the ticks that are due, as many as fit into one call."""
     looked: calls.Ticks = yield calls.tick(schedule.name)
     while True:
         most = min(MAX_JOBS, MAX_BYTES // max(1, len(schedule.job.data)))
@@ -108,12 +108,12 @@ def make(schedule: Schedule, encode: Encode) -> Flow[Ticked]:
         answer: calls.Ticks = yield calls.tick(schedule.name, looked.last, wanted.last, entries)
         if answer.receipts:
             return Ticked(answer.receipts, again_in)
-        # Somebody else was first; or it begins, and now that is known.
+        # Another process made the ticks first, or the start of a new schedule was recorded.
         looked = answer if answer.receipts is None else calls.Ticks(answer.now, wanted.last)
 
 
 def make_all(schedules: Iterable[Schedule], encode: Encode) -> Flow[list[Receipt]]:
-    """Make all ticks that are to be made; return what was added."""
+    """Make all ticks that are due. Return the receipts of the added jobs."""
     receipts: list[Receipt] = []
     for schedule in schedules:
         ticked = yield from make(schedule, encode)
@@ -151,7 +151,7 @@ def declare(
     options: Mapping[str, Any],
     encode: Encode,
 ) -> Schedule:
-    """Let a queue know a schedule; refuse what could not be added at its ticks."""
+    """Register a schedule with a queue. Refuse a job that could not be added at its ticks."""
     if isinstance(data, NewJob):
         if options:
             raise InvalidArgument("a NewJob has its own options: give them there")
@@ -160,18 +160,18 @@ def declare(
         arguments.options(options)
         job = NewJob(data, **options)
     if job.id is not None or job.delay is not None or job.at is not None:
-        raise InvalidArgument("the job of a schedule has no id and no time: its ticks have")
+        raise InvalidArgument("the job of a schedule has no id and no time: each tick sets them")
     if name is None and isinstance(job.handler, str):
         name = job.handler
     if name is None:
-        raise InvalidArgument("a schedule needs a name, which its jobs bear too: say name=")
+        raise InvalidArgument("a schedule needs a name, which its jobs' ids contain: use name=")
     if len(utf8_name("name", name)) > MAX_SCHEDULE_BYTES:
         raise InvalidArgument(f"the name of a schedule has at most {MAX_SCHEDULE_BYTES} bytes")
     if missed not in ("skip", "all"):
         raise InvalidArgument(f"missed must be 'skip' or 'all', not {arguments.shown(missed)}")
     if name in known:
         raise InvalidArgument(
-            f"the queue has a schedule named {name!r} already: say name= to tell them apart"
+            f"the queue has a schedule named {name!r} already: use name= to tell them apart"
         )
     [entry] = encode([job])
     schedule = known[name] = Schedule(name, replace(job, data=entry.payload), missed, rhythm)
@@ -179,12 +179,12 @@ def declare(
 
 
 # ------------------------------------------------------------------------ when the ticks are
-# Every so many seconds, or by a cron expression. All instants are milliseconds since the epoch, so
-# all processes mean the same tick.
+# At an interval, or by a cron expression. Instants are milliseconds since the epoch, so all
+# processes compute the same ticks.
 
 
 Rhythm: TypeAlias = Callable[[int], int | None]
-"""Returns the first tick after an instant; none when there is none in fifty years."""
+"""Returns the first tick after an instant; None if there is none within fifty years."""
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _INTERVAL: Final = re.compile(r"(?:\d+(?:\.\d+)?\s*[smhdw]\s*)+")
@@ -202,7 +202,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def every(interval: str | Duration) -> Rhythm:
-    """Tick at the multiples of an interval since the epoch; or as a nickname says, in UTC."""
+    """Tick at multiples of an interval since the epoch, or by a cron nickname in UTC."""
     if isinstance(interval, str) and interval.lstrip().startswith("@"):
         return cron(interval, UTC)
     ms = _interval_ms(interval)
@@ -231,13 +231,12 @@ def _seconds(text: str) -> float:
 
 
 def cron(expression: str, tz: str | tzinfo) -> Rhythm:
-    """Tick when a cron expression says so, by the clocks on the wall of a time zone.
+    """Tick by a cron expression, in the local time of a time zone.
 
-    Where these are put forward, a time that is left out comes right after; where they are put
-    back, a time that comes twice counts once. With `*` in minutes or hours it is as if the clock
-    was never touched.
+    When the clock is put forward, a skipped time ticks right after the gap. When it is put back, a
+    repeated time ticks once. With `*` in minutes or hours, clock changes have no effect.
     """
-    from cronsim import CronSim, CronSimError  # noqa: PLC0415  # Only for those who need it.
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415  # Not always needed.
 
     zone = _zone(tz)
     try:
@@ -246,7 +245,7 @@ def cron(expression: str, tz: str | tzinfo) -> Rhythm:
         CronSim(expression, _EPOCH)
     except CronSimError as error:
         raise InvalidArgument(
-            f"{arguments.shown(expression)} is no cron expression ({error}): "
+            f"{arguments.shown(expression)} is not a cron expression ({error}): "
             "give minute, hour, day of the month, month, day of the week, as in '0 3 * * mon-fri'"
         ) from None
     except AttributeError:
@@ -259,7 +258,7 @@ def cron(expression: str, tz: str | tzinfo) -> Rhythm:
             start = (_EPOCH + timedelta(milliseconds=ms)).astimezone(zone)
             for tick in CronSim(expression, start):
                 found = (tick.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
-                # In an hour that comes twice it may find the first one, which is over.
+                # In a repeated hour it may find the first occurrence, which is over.
                 if found > ms:
                     return found
         except OverflowError:  # After the year 9999.
@@ -267,23 +266,23 @@ def cron(expression: str, tz: str | tzinfo) -> Rhythm:
         return None
 
     if after(0) is None:
-        raise InvalidArgument(f"{arguments.shown(expression)} never comes true")
+        raise InvalidArgument(f"{arguments.shown(expression)} never matches")
     return after
 
 
 def _meant(nickname: str) -> str:
-    """Return the cron expression that a nickname stands for."""
+    """Return the cron expression of a nickname."""
     known = _NICKNAMES.get(nickname.strip().lower())
     if known is None:
         raise InvalidArgument(
-            f"{arguments.shown(nickname)} is no nickname of a cron expression: there are "
-            f"{', '.join(_NICKNAMES)}; for an interval give text such as '5m' to `every`"
+            f"{arguments.shown(nickname)} is not a nickname of a cron expression: there are "
+            f"{', '.join(_NICKNAMES)}; for an interval pass text such as '5m' to `every`"
         )
     return known
 
 
 def _zone(tz: str | tzinfo) -> tzinfo:
-    from zoneinfo import ZoneInfo  # noqa: PLC0415  # Only for those who need it.
+    from zoneinfo import ZoneInfo  # noqa: PLC0415  # Not always needed.
 
     if isinstance(tz, tzinfo):
         return tz
@@ -293,6 +292,6 @@ def _zone(tz: str | tzinfo) -> tzinfo:
         return ZoneInfo(tz)
     except (LookupError, ValueError, OSError):
         raise InvalidArgument(
-            f"tz {arguments.shown(tz)} is not known here: give a name such as 'Europe/Berlin'; "
-            "where the system has no time zones, `pip install tzdata`"
+            f"tz {arguments.shown(tz)} is unknown: give a name such as 'Europe/Berlin'; "
+            "if the system has no time zone data, `pip install tzdata`"
         ) from None

@@ -1,4 +1,4 @@
-"""What is asked of a sharded queue, as calls to its shards, and their answers as one. No I/O."""
+"""Turns the methods of a sharded queue into calls to shards, and merges the answers. No I/O."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from msgspec.structs import astuple, replace
 
 from holdfast import arguments
 from holdfast.client.asking import Asker, Requeue
+from holdfast.client.inputs import Done, adding, id_of, lease_of, only
 from holdfast.client.requests import OnFailure, RequestAsker
-from holdfast.client.said import Done, adding, id_of, lease_of, only
 from holdfast.client.schedules import Missed, Rhythm, Schedule, Ticked
 from holdfast.client.sharding import Sharding
 from holdfast.engine import walks
@@ -50,11 +50,11 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 NEVER_WORK: Final = frozenset({"leased", "result", "pruned", "forgotten", "paused", "sealed"})
-"""Events after which there is no more to lease than before."""
+"""Events that never make a job available."""
 
 
 class ShardCall(Call[T]):
-    """A call, and the shard that it goes to."""
+    """A call to one shard."""
 
     __slots__ = ("shard",)
 
@@ -72,7 +72,7 @@ class ShardCall(Call[T]):
 
 
 def shard_flow(shard: int, flow: Flow[T]) -> Flow[T]:
-    """Let all calls of a flow go to one shard."""
+    """Send all calls of a flow to one shard."""
     try:
         call = next(flow)
         while True:
@@ -88,7 +88,7 @@ def shard_flow(shard: int, flow: Flow[T]) -> Flow[T]:
 
 
 class ShardedAsker(Asker):
-    """Turns the methods of a sharded queue into calls to shards, and their answers into one."""
+    """Turns the methods of a sharded queue into calls to shards, and merges the answers."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ShardedAsker(Asker):
             Asker(next_token, defaults, requeue, partial(sharding.namer_in, number))
             for number in range(sharding.count)
         ]
-        # Begun anywhere: many who lease once and end would all turn to the same shard.
+        # Start at a random shard: otherwise many short-lived clients would all lease from the same.
         self._turns = count(random.randrange(sharding.count))
 
     def _home(self, id: str) -> tuple[int, Asker]:
@@ -111,7 +111,7 @@ class ShardedAsker(Asker):
         return number, self._shards[number]
 
     def _all(self, ask: Callable[[Asker], Flow[T]]) -> Generator[Call[Any], Any, list[T]]:
-        """Ask every shard."""
+        """Run a flow on every shard."""
         answers = []
         for number, shard in enumerate(self._shards):
             answers.append((yield from shard_flow(number, ask(shard))))
@@ -158,9 +158,9 @@ class ShardedAsker(Asker):
         ask: Callable[[Asker, list[A]], Flow[list[T]]],
         so_far: Literal["receipts", "answers"] = "answers",
     ) -> Flow[list[T]]:
-        """Let each shard have its own, and return the answers in the order of the items.
+        """Run a flow on each shard with its items. Return the answers in the order of the items.
 
-        An error carries the answers that there were, in that order.
+        An error carries the answers received so far, in that order.
         """
         places: dict[int, list[int]] = {}
         for place, item in enumerate(items):
@@ -184,15 +184,15 @@ class ShardedAsker(Asker):
         self,
         count: int,
         seconds: Duration,
-        wait: Duration | None,  # noqa: ARG002  # The shells wait, for any shard at once.
+        wait: Duration | None,  # noqa: ARG002  # The shells wait, for all shards at once.
         complete: Iterable[Done],
         failed: bool,
         granted: Leases | None = None,
     ) -> Flow[Leases]:
-        """Lease from shard after shard. What is granted is put into `granted` as it comes.
+        """Lease from one shard after another. Leases are added to `granted` as they arrive.
 
-        A shard that cannot be asked stops nobody who gets something from another. What is granted
-        does not wait for more for longer than half of its time: it would lapse on the way.
+        A shard that fails is skipped if others grant jobs. Once jobs were granted, other shards are
+        asked for at most half of the lease time, so that the leases do not lapse meanwhile.
         """
         arguments.whole("count", count, 1, MAX_JOBS)
         enough = arguments.duration_ms("seconds", seconds, least=1) / 2000
@@ -206,7 +206,7 @@ class ShardedAsker(Asker):
         completed: dict[int, bool] = {}
         leases = Leases([], []) if granted is None else granted
         trouble: HoldfastError | None = None
-        first = next(self._turns)  # Another shard has the first choice every time.
+        first = next(self._turns)  # Start with the next shard every time.
         for turn in range(self._sharding.count):
             number = (first + turn) % self._sharding.count
             own = riding.get(number, [])
@@ -231,7 +231,7 @@ class ShardedAsker(Asker):
             )
         leases.completed = [completed[place] for place in sorted(completed)]
         if trouble and (not leases or len(completed) < len(done)):
-            with suppress(HoldfastError):  # Then they lapse.
+            with suppress(HoldfastError):  # Otherwise they lapse.
                 yield from self.release_many(leases, None, None)
             trouble.answers = leases.completed
             raise trouble
@@ -385,10 +385,10 @@ class ShardedAsker(Asker):
         arguments.whole("count", count, 1, MAX_JOBS)
         if arguments.whole("first", first, 0, arguments.NEVER_MS) + count > MAX_JOBS:
             raise InvalidArgument(
-                f"of a sharded queue the first {MAX_JOBS} can be looked at: go on with its shards"
+                f"a sharded queue shows only its first {MAX_JOBS} jobs: use its shards for more"
             )
         jobs = yield from self._all(lambda shard: shard.peek(first + count, state, 0))
-        # What is ready has no time: shards take turns in each priority.
+        # Ready jobs have no time to sort by: shards take turns within each priority.
         if state in ("ready", "parked"):
             ranked = [
                 (-(job.priority or 0), rank, job) for own in jobs for rank, job in enumerate(own)
@@ -425,7 +425,7 @@ class ShardedAsker(Asker):
         return self._problems((yield from self._all(Asker.repair)))
 
     def _problems(self, found: list[list[Problem]]) -> list[Problem]:
-        """Say in which shard each is."""
+        """Add the shard to each problem."""
         return [
             replace(problem, what=f"{name}: {problem.what}")
             for name, own in zip(self._sharding.names, found, strict=True)
@@ -467,11 +467,11 @@ class ShardedAsker(Asker):
 
 
 def _of_a_shard(why: str) -> InvalidArgument:
-    return InvalidArgument(f"{why}, and so in one shard: name it, as queue.shards[0]")
+    return InvalidArgument(f"{why}, so it belongs to one shard: use queue.shards[0], for example")
 
 
 def _merged(one: WorkerInfo, other: WorkerInfo) -> WorkerInfo:
-    """Return a worker that registered in two shards, and runs jobs of both."""
+    """Merge the entries of a worker that registered in two shards."""
     last = max(one, other, key=attrgetter("alive_until"))
     running = [*one.about.get("running", ()), *other.about.get("running", ())]
     about = {**last.about, "running": running} if running else last.about

@@ -1,8 +1,8 @@
-"""One name, many queues: which of them a job is in. No I/O.
+"""Assigns jobs to the shards of a sharded queue. No I/O.
 
-A job is in the shard that its id names: the CRC-32 of the id, modulo the number of shards. The end
-of an id that makes it a part or a follow-up of a request, `/<n>` or `/end/<n>`, or the tick of a
-schedule, `@<time>`, is left out, so that each is in one shard with all that belongs to it.
+The shard of a job is the CRC-32 of its id, modulo the number of shards. A suffix that makes it a
+part or a follow-up of a request (`/<n>` or `/end/<n>`) or a tick of a schedule (`@<time>`) is
+ignored, so that each request or schedule is in one shard with its jobs.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ MOST_SHARDS: Final = 256
 _AFTER_A_NAME: Final = re.compile(
     rb"(?:(?:/end)?/[0-9]+|@[0-9]{4,}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3})?Z)\Z"
 )
-"""Of a part, a follow-up, a tick."""
+"""The suffixes of parts, follow-ups and ticks."""
 
 
 class Sharding:
-    """The shards of one name."""
+    """The shards of one queue name."""
 
     def __init__(self, name: str, shards: int) -> None:
         utf8_name("queue name", name)
         self.count = arguments.whole("shards", shards, 1, MOST_SHARDS)
         self.name = name
         self.names = [f"{name}/{shards}/{number}" for number in range(shards)]
-        """With the number of shards in them: those of another number are other queues."""
+        """The names include the number of shards, so that another number uses other queues."""
         self.handlers: dict[str, Any] = {}
         self.schedules: dict[str, Schedule] = {}
-        """What was declared for all of them; the ticks of each schedule are of one shard."""
+        """The schedules of all shards. The ticks of each schedule are in one shard."""
 
     def schedules_of(self, number: int) -> dict[str, Schedule]:
-        """Return the schedules whose ticks are of a shard."""
+        """Return the schedules whose ticks are in a shard."""
         known = self.schedules.copy().items()
         return {name: one for name, one in known if self.number_of_request(name) == number}
 
@@ -51,29 +51,29 @@ class Sharding:
         return crc32(utf8_name("id", id)) % self.count
 
     def namer(self, id: str | None, group: str | None) -> str:
-        """Return the id of a job: one that was given, or a new one in the shard of its group."""
+        """Check the id of a job, or return a new one. A job must be in the shard of its group."""
         if group is None:
             return id or new_id()
         utf8_name("group", group)
         number = self.number_of_request(group)
         if id is not None and self.number_of(id) != number:
             raise InvalidArgument(
-                f"{id}: its group {group!r} is in another shard, as a group is whole in one: give "
+                f"{id}: its group {group!r} is in another shard, but must be in the same: give "
                 f"it no id, or one like {group + '/7'!r}"
             )
         return id or self._made_for(number)
 
     def namer_in(self, number: int, id: str | None, group: str | None) -> str:
-        """Return the id of a job that is added in one shard: a follow-up, a tick, a staged row."""
+        """Check the id of a follow-up, tick or staged row, or return a new one in its shard."""
         if id is not None and self.number_of(id) != number:
             raise InvalidArgument(
-                f"{id}: this id is of another shard, and what is added here, a follow-up or a "
-                "staged row, is of this one: give it no id, or add it by itself"
+                f"{id}: this id belongs to another shard, but a follow-up or a staged row must be "
+                "in this one: give it no id, or add it by itself"
             )
         if group is not None and self.number_of_request(group) != number:
             raise InvalidArgument(
-                f"{group}: this group is in another shard, and what is added here, a follow-up, "
-                "a tick or a staged row, is of this one: add it by itself"
+                f"{group}: this group is in another shard, but a follow-up, a tick or a staged "
+                "row must be in this one: add it by itself"
             )
         return id or self._made_for(number)
 

@@ -1,4 +1,4 @@
-"""The length of a queue: `len(queue)`. There is none for asyncio, as it asks the server."""
+"""The length of a queue: `len(queue)`. Not for asyncio, since it makes a call to the server."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class Sized:
         return self.counts().waiting
 
     def __bool__(self) -> bool:
-        """Return True, also when the queue is empty."""
+        """Return True, even if the queue is empty."""
         return True

@@ -1,4 +1,4 @@
-"""How far requests are: values, and how they are read from what the engine keeps. Pure."""
+"""The status of requests, groups and parts, read from the engine's records. Pure."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ _STATES: Final[Mapping[str, PartState]] = {
 
 
 class RequestStatus(Struct, frozen=True, repr_omit_defaults=True):
-    """How far a request is, at one moment. Times are in seconds since the epoch."""
+    """The progress of a request at one moment. Times are in seconds since the epoch."""
 
     id: str
     state: RequestState
-    """open: parts may be added. sealed: no more will come. stopping: cancelled, or failed for good,
-    and what still runs is waited for. completed, failed, cancelled: it has ended."""
+    """open: parts may be added. sealed: no more parts will be added. stopping: cancelled or failed,
+    and waiting for running parts. completed, failed, cancelled: it has ended."""
     total: int = 0
-    """Parts so far."""
+    """Parts added so far."""
     done: int = 0
     failed: int = 0
-    """Parts that ended badly, whether or not somebody dealt with that."""
+    """Parts that failed, whether or not a failure handler dealt with them."""
     cancelled: int = 0
     running: int = 0
     parked: int = 0
-    """Parts that wait for the request's turn and a free place."""
+    """Parts that wait for the request's turn or its limit."""
     delayed: int = 0
-    """Parts that wait for their time: after a failure, or because they were added so."""
+    """Parts that wait for their time, after a failure or because they were added with a delay."""
     priority: int = 50
     limit: int | None = None
-    """How many parts may run at a time; 0 while it is held up, None for any number."""
+    """How many parts may run at a time; 0 while it is paused, None for no limit."""
     sealed: bool = False
     reason: str | None = None
-    """Why it failed as a whole."""
+    """Why the request failed."""
     endings: int = 0
-    """How often it has ended: a part that is revived opens it again."""
+    """How often it has ended: reviving a part opens it again."""
     opened_at: float = 0
     first_at: float | None = None
-    """When the first part was given out."""
+    """When the first part was leased."""
     last_at: float | None = None
-    """When the last run of a part was over."""
+    """When the last run of a part ended."""
     ended_at: float | None = None
     asked_at: float = 0
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
+        """Whether it has ended."""
         return self.state in ("completed", "failed", "cancelled")
 
     @property
@@ -69,7 +69,7 @@ class RequestStatus(Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def rate(self) -> float | None:
-        """Parts done per second since the first was given out; None before one is done."""
+        """Parts done per second since the first was leased; None before one is done."""
         if self.first_at is None or not self.done:
             return None
         until = self.ended_at or self.asked_at
@@ -77,7 +77,7 @@ class RequestStatus(Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def ends_at(self) -> float | None:
-        """When it ended, or will at this rate; None while nobody can know."""
+        """When it ended, or will end at the current rate; None while that is unknown."""
         if self.ended:
             return self.ended_at
         rate = self.rate
@@ -87,7 +87,7 @@ class RequestStatus(Struct, frozen=True, repr_omit_defaults=True):
 
 
 class GroupStatus(Struct, frozen=True):
-    """A group, as long as it has jobs."""
+    """A group that has jobs."""
 
     name: str
     limit: int | None
@@ -97,22 +97,22 @@ class GroupStatus(Struct, frozen=True):
 
 
 class Part(Struct, frozen=True, repr_omit_defaults=True):
-    """One part of a request: what became of it."""
+    """One part of a request, with its state and result."""
 
     number: int
     id: str
     state: PartState
     result: bytes | None = None
     error: str | None = None
-    """Why its last run did not end well."""
+    """Why its last run ended badly."""
 
     def json(self) -> Any:
-        """Decode the result as JSON. Raises `CodecError` where no result is kept: see `Outcome`."""
+        """Decode the result as JSON. Raises `CodecError` if no result is kept: see `Outcome`."""
         return result_json(self.id, self.state, self.result, self.error)
 
 
 def status_of(found: Found) -> RequestStatus:
-    """Return how far a request is."""
+    """Return the status of a request."""
     record = found.record
     failed = record.failed + record.handled
     settled = record.done + failed + record.cancelled
@@ -141,14 +141,14 @@ def status_of(found: Found) -> RequestStatus:
 
 
 def group_of(found: Found) -> GroupStatus:
-    """Return how many jobs a group has."""
+    """Return the status of a group."""
     record = found.record
     limit = None if record.limit < 0 else record.limit
     return GroupStatus(found.name, limit, record.total, record.running, record.parked)
 
 
 def part_of(request: str, number: int, letter: str, facts: Facts, result: bytes | None) -> Part:
-    """Return what became of a part."""
+    """Return the state and result of a part."""
     state: PartState
     if letter:
         state = _STATES[letter]

@@ -1,4 +1,4 @@
-"""What the user said about writes that are staged first, as calls and flows. No I/O."""
+"""Turns the methods of staged writes into calls and flows. No I/O."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from holdfast.job import Committed, Duration, NewJob, OnConflict, Row, Staged, o
 from holdfast.names import new_id, utf8_name
 
 MAX_CHUNK_BYTES: Final = 1024 * 1024
-"""The most bytes of a chunk, unless it is one row."""
+"""The most bytes of a chunk, unless it is a single row."""
 
 MAX_NAME_BYTES: Final = 440
-"""The longest name of a write, a writer or a reader, as other names are made of it."""
+"""The longest name of a write, a writer or a reader: other names are made from it."""
 
 KEEP_MS: Final = 86_400_000
-"""How long what is adopted waits for its commit, and a commit is remembered."""
+"""How long adopted attempts wait for their commit, and how long a commit is remembered."""
 
 
 class Entering(Protocol):
-    """Who makes entries of what the user said: the `Asker` of a queue."""
+    """Makes entries from a user's arguments: the `Asker` of a queue."""
 
     def entries(self, jobs: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]: ...
 
@@ -88,7 +88,7 @@ class WriteAsker:
         on_conflict: OnConflict,
     ) -> Flow[Committed]:
         if (writer is None) != (batch is None):
-            raise InvalidArgument("writer and batch go together: a batch is one of a writer")
+            raise InvalidArgument("writer and batch go together: give both or neither")
         how = arguments.update_words(on_conflict)
         if not how and on_conflict != "ignore":
             raise InvalidArgument(
@@ -123,7 +123,7 @@ class WriteAsker:
             yield write_calls.commit(name, who, number, len(lists), keep_for_ms=KEEP_MS, how=how)
         )
         if not new:
-            yield from self.abort(staged)  # What is committed is left alone.
+            yield from self.abort(staged)  # Committed attempts are kept.
         rows = yield from walks.publish(name if new else "")
         return Committed(new, rows)
 
@@ -137,7 +137,7 @@ class WriteAsker:
 
 
 def last_batch(writer: str) -> Call[int | None]:
-    """Look up the last batch that a writer has committed."""
+    """Return the call that looks up the last batch that a writer has committed."""
 
     def read(records: list[Any]) -> int | None:
         [record] = records
@@ -147,7 +147,7 @@ def last_batch(writer: str) -> Call[int | None]:
 
 
 def checked_name(kind: str, name: object) -> str:
-    """Return the name of a write, a writer or a reader; refuse what could not name more."""
+    """Check the name of a write, a writer or a reader."""
     if len(utf8_name(kind, name)) > MAX_NAME_BYTES:
         raise InvalidArgument(f"{kind} must have 1 to {MAX_NAME_BYTES} bytes")
     return str(name)
@@ -161,7 +161,7 @@ def _staged(winners: Iterable[object]) -> Iterator[Staged]:
 
 
 def _part(row: Row, request: str, id: str, options: Mapping[str, Any]) -> Entry:
-    """Return a row that shall be a part. Its id is for when the request is gone by then."""
+    """Return a row that becomes a part. Its id is used if the request is gone by then."""
     refuse_id(row)
     priority, packed = part_options({**options, **own_options(row)})
     due = b"" if row.delay is None and row.at is None else arguments.due(row.delay, row.at)

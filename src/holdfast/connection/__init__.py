@@ -1,1 +1,1 @@
-"""Bytes to and from servers: URLs, logins, connections, clusters, and asking again."""
+"""Bytes to and from servers: URLs, logins, connections, clusters, and retries."""

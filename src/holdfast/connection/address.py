@@ -1,10 +1,10 @@
-"""Where the server is: a URL taken apart. A password is in here, and in no repr.
+"""Server URLs: parses them into an `Address`. It holds the password, but no repr shows it.
 
-It may be one server, or several of which one is to be chosen: the nodes of a cluster, or those
-that Sentinels watch. Which one, `topology.py` knows.
+A URL names one server, the nodes of a cluster, or Sentinels. `topology.py` chooses among several
+servers.
 
-The URL is split here and not by `urllib`: its `urlsplit` refuses a list of hosts with an IPv6
-address in it, and what it accepts differs between patch releases of Python.
+The URL is not split by `urllib`: `urlsplit` refuses a list of hosts that contains an IPv6 address,
+and what it accepts differs between patch releases of Python.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Login(TypedDict):
 
 
 class _Split(NamedTuple):
-    """A URL in pieces. Only the options are percent-decoded."""
+    """The pieces of a URL. Only the options are percent-decoded."""
 
     scheme: str
     login: str
@@ -70,12 +70,12 @@ class _Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Address:
-    """One server, or where to ask for it."""
+    """The address of one server, or the nodes or Sentinels to ask for it."""
 
     host: str = ""
     port: int = 6379
     path: str = ""
-    """Of a unix socket, or of an embedded server's directory."""
+    """The path of a unix socket, or of an embedded server's directory."""
     embedded: bool = False
     by_default: bool = field(default=False, compare=False, repr=False)
     """Whether it is the embedded server because no URL was given."""
@@ -85,23 +85,23 @@ class Address:
     user: str = ""
     password: str = field(default="", repr=False)
     password_file: str = field(default="", repr=False)
-    """The file that holds the password. It is read for each connection."""
+    """The file with the password, read anew for each connection."""
     kind: Literal["", "cluster", "sentinel"] = ""
     nodes: tuple[Node, ...] = ()
-    """Of a cluster, or the Sentinels: some that can be asked where the others are."""
+    """Some nodes of a cluster, or some Sentinels, to ask for the others."""
     primary: str = ""
-    """The name by which Sentinels know it."""
+    """The name that Sentinels use for the primary."""
     sentinel_user: str = ""
     sentinel_password: str = field(default="", repr=False)
     sentinel_password_file: str = field(default="", repr=False)
     is_sentinel: bool = False
-    """Whether this is one Sentinel, which has a login of its own and no queues."""
+    """Whether this is a Sentinel, which has its own login and no queues."""
     reach: str = ""
-    """The host by which all nodes are reached, whatever they call themselves."""
+    """The host through which all nodes are reached, whatever host names they announce."""
     replicas: int = 0
-    """How many must have a change before it is acknowledged."""
+    """How many replicas must have a change before it is acknowledged."""
     patience: float | None = None
-    """Seconds for which a call is tried again, unless the program says otherwise."""
+    """Seconds for which a call is retried, unless the program sets its own patience."""
 
     def __str__(self) -> str:
         """Return the URL without its password."""
@@ -123,11 +123,11 @@ class Address:
         return f"{scheme}://{login}{shown((self.host, self.port))}/{self.db}"
 
     def at(self, node: Node) -> Address:
-        """Return the address of one of several: the same login, the same TLS."""
+        """Return the address of one node, with the same login and TLS options."""
         return replace(self, host=node[0], port=node[1], kind="", nodes=(), primary="")
 
     def sentinel(self, node: Node) -> Address:
-        """Return the address of a Sentinel, which has logins of its own."""
+        """Return the address of a Sentinel, which has its own login."""
         login = _Login(
             user=self.sentinel_user,
             password=self.sentinel_password,
@@ -136,7 +136,7 @@ class Address:
         return replace(self.at(node), db=0, is_sentinel=True, **login)
 
     def tls_context(self) -> ssl.SSLContext:
-        """Return the TLS settings: certificate and host name are checked unless told otherwise."""
+        """Return the TLS context. It checks certificate and host name unless `verify=none`."""
         options = dict(self.tls_options)
         try:
             context = ssl.create_default_context(cafile=options.get("ca"))
@@ -152,10 +152,10 @@ class Address:
 
 
 def parse(url: str | None = None) -> Address:
-    """Read a URL; without one, HOLDFAST_URL; without that, the embedded server.
+    """Parse a URL. Default: HOLDFAST_URL, else the embedded server.
 
-    The environment fills in what the URL says of the login. An error names the part that is wrong
-    and never repeats the URL, which may hold a password.
+    The environment supplies the parts of the login that the URL leaves out. Errors name the wrong
+    part and never repeat the URL, which may hold a password.
     """
     by_default = url is None and "HOLDFAST_URL" not in os.environ
     if url is None:
@@ -169,14 +169,14 @@ def parse(url: str | None = None) -> Address:
         raise
     except ValueError:
         raise InvalidArgument(
-            f"url cannot be read: it should look like {_FORMS}; what means something in a URL, "
-            "also in a password, is written as %40 and so on"
+            f"url cannot be read: it should look like {_FORMS}; characters special in a URL, "
+            "also in a password, are written as %40 and so on"
         ) from None
     return _with_login(address)
 
 
 def _split(url: str) -> _Split:
-    """Take a URL apart; ValueError where it cannot be read."""
+    """Split a URL into pieces; raise ValueError if it cannot be read."""
     if "#" in url:
         raise InvalidArgument("url has a '#': write it as %23")
     if _CONTROL.search(url):
@@ -207,7 +207,7 @@ def _split(url: str) -> _Split:
 
 
 def _address(parts: _Split) -> Address:
-    """Read the pieces of a URL; ValueError where one cannot be read."""
+    """Interpret the pieces of a URL; raise ValueError if one cannot be read."""
     base, plus, kind = parts.scheme.partition("+")
     given = dict(parts.options)
     patience = _patience(given.pop("patience", None))
@@ -285,7 +285,7 @@ def _address(parts: _Split) -> Address:
 
 
 def _with_login(address: Address) -> Address:
-    """Fill in from the environment what the URL leaves out of the login."""
+    """Take the parts of the login that the URL leaves out from the environment."""
     if address.embedded:
         return address
     login = _filled(
@@ -333,9 +333,9 @@ def _filled(login: _Login, option: str, prefix: str) -> _Login:
 
 
 def default_url() -> str:
-    """Return the URL where none is given: HOLDFAST_URL, else the embedded server's.
+    """Return the default URL: HOLDFAST_URL, else that of the embedded server.
 
-    HOLDFAST_REQUIRE_URL=1 refuses the second: for programs that must share a server.
+    HOLDFAST_REQUIRE_URL=1 forbids the embedded server, for programs that must share a server.
     """
     given = os.environ.get("HOLDFAST_URL")
     if given is not None:
@@ -353,7 +353,7 @@ def default_url() -> str:
 
 
 def shown(node: Node) -> str:
-    """Return host and port as they stand in a URL."""
+    """Return host and port as written in a URL."""
     host, port = node
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -363,7 +363,7 @@ def _escaped(special: re.Pattern[str], text: str) -> str:
 
 
 def _decoded(text: str) -> str:
-    """Replace %40 and its like; ValueError for a stray percent sign and for what is no UTF-8."""
+    """Decode percent escapes; raise ValueError for invalid UTF-8, InvalidArgument for a stray %."""
     if _STRAY_PERCENT.search(text):
         raise InvalidArgument("url has a '%' that is not followed by two hex digits: write %25")
     return unquote(text, errors="strict")
@@ -377,7 +377,7 @@ def _path(text: str) -> str:
 
 
 def _file(option: str, given: dict[str, str]) -> str:
-    """Take an option that names a file; a relative name is meant from here."""
+    """Take an option that names a file. A relative name is relative to the working directory."""
     path = given.pop(option, None)
     if path is None:
         return ""
@@ -387,7 +387,7 @@ def _file(option: str, given: dict[str, str]) -> str:
 
 
 def _nodes(hosts: str, port: int) -> tuple[Node, ...]:
-    """Read host and port of each; ValueError where one cannot be read."""
+    """Parse a list of hosts and ports; raise ValueError if one cannot be read."""
     parts = hosts.split(",")
     if len(parts) > 1 and "" in parts:
         raise InvalidArgument("url has an empty place in its list of hosts")
@@ -399,7 +399,7 @@ def _node(text: str, port: int) -> Node:
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and rest[0] != ":"):
             raise ValueError
-        host = host.replace("%25", "%")  # Before a zone, both are in use.
+        host = host.replace("%25", "%")  # Both are used before a zone.
         IPv6Address(host)
         return host.lower(), _port(rest[1:], port)
     host, _, rest = text.partition(":")
@@ -412,7 +412,7 @@ def _node(text: str, port: int) -> Node:
 
 
 def _host(text: str) -> str:
-    """Check a host's name, or an address, as it is looked up."""
+    """Check and normalize a host name or an IP address."""
     if _NOT_IN_A_HOST.search(text) or len(text) > 253:
         raise ValueError
     if ":" in text:
@@ -459,6 +459,6 @@ def _refuse_unknown(given: dict[str, str]) -> None:
         raise InvalidArgument(
             f"url has an unknown option {min(given)[:40]!a}: db, patience, replicas, "
             "password_file; with "
-            f"rediss:// {', '.join(_TLS_OPTIONS)}; of several servers reach; of Sentinels "
+            f"rediss:// {', '.join(_TLS_OPTIONS)}; with several servers reach; with Sentinels "
             f"{', '.join(_SENTINEL_LOGIN)}"
         )

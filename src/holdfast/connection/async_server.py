@@ -1,4 +1,4 @@
-"""Servers for an event loop: the steps of conversations are awaited."""
+"""Servers for asyncio: awaits the steps of conversations."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ log = logging.getLogger("holdfast")
 
 
 class AsyncServer(Conversations[AsyncLink]):
-    """A Redis or Valkey server, or several that are one, for one event loop.
+    """A Redis or Valkey server, a cluster, or a primary watched by Sentinels, for one event loop.
 
-    For the arguments see `Server`. A `credentials` function may be async; a plain one runs in a
-    thread.
+    For the arguments see `Server`. The `credentials` function may be async; a plain function runs
+    in a thread.
     """
 
     async def run(self, packer: protocol.Packer, call: Call[T], now: bytes = b"") -> T:
-        """Carry a call to the server and bring back what it answers.
+        """Make a call to the server and return its result.
 
-        Goes on trying for `patience` seconds, then raises `ServerUnavailable`. When the
-        task is cancelled meanwhile, what the call may have taken is given back.
+        Retries for `patience` seconds, then raises `ServerUnavailable`. If the task is cancelled
+        meanwhile, jobs that the call may have leased are released.
         """
         self._enter_loop()
         caller = self.session.take_caller()
@@ -57,9 +57,9 @@ class AsyncServer(Conversations[AsyncLink]):
     async def subscribe(
         self, queues: Sequence[protocol.Packer], idle: float
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Listen to the events of queues until none came for `idle` seconds; reconnects by itself.
+        """Listen to events of queues until none arrives for `idle` seconds. Reconnects by itself.
 
-        One connection is enough: a cluster carries what is published on one node to all.
+        One connection is enough: a cluster forwards published messages to all its nodes.
         """
         subscription = Subscription(self, queues, idle)
         try:
@@ -72,25 +72,26 @@ class AsyncServer(Conversations[AsyncLink]):
     async def queues(self) -> list[str]:
         """Return the names of the queues on this server, or on all primaries of a cluster.
 
-        Walks all keys of the database in small steps, which holds up no other client. A queue that
-        was never used, or was deleted, has no name here; one whose slot moves may be missed.
+        Scans all keys of the database in small steps, so that other clients are not held up. Queues
+        that were never used or were deleted are not listed. A queue whose slot is being migrated
+        may be missed.
         """
         return await carry_out(self._queues())
 
     async def primaries(self) -> Sequence[Node | None]:
-        """Return the servers that have queues; None stands for the only one."""
+        """Return the servers that hold queues; None stands for a single server."""
         return await carry_out(self._primaries())
 
     async def where(self, slot: int) -> Node:
-        """Return which of several servers has a slot; trouble is an OSError or a refusal."""
+        """Return the node that serves a slot; raise OSError or ServerRefused on failure."""
         return await carry_out(self._where(slot))
 
     async def connect(self, slot: int) -> AsyncLink:
-        """Open a connection to the server of a slot; trouble is an OSError or a refusal."""
+        """Connect to the server of a slot; raise OSError or ServerRefused on failure."""
         return await carry_out(self.connecting(slot))
 
     async def connect_to(self, node: Node | None) -> AsyncLink:
-        """Open a connection to one of several servers, or to the only one."""
+        """Connect to a node; None stands for a single server."""
         return await carry_out(self._connect_to(node))
 
     async def close(self) -> None:
@@ -106,7 +107,7 @@ class AsyncServer(Conversations[AsyncLink]):
     # ----------------------------------------------------------------- event loops, tasks
 
     def _enter_loop(self) -> None:
-        """Begin anew in another event loop, as connections cannot go over; refuse two at once."""
+        """Drop connections of an earlier event loop; refuse use in two running loops."""
         loop, last = asyncio.get_running_loop(), self.session.loop
         if loop is last:
             return
@@ -125,7 +126,7 @@ class AsyncServer(Conversations[AsyncLink]):
     async def _undone_by(
         self, undo: Callable[[], Coroutine[Any, Any, object] | None]
     ) -> AsyncIterator[None]:
-        """Undo what a block has done, in the background, if its task is cancelled."""
+        """If its task is cancelled, undo in the background what a block has done."""
         try:
             yield
         except asyncio.CancelledError:
@@ -134,7 +135,7 @@ class AsyncServer(Conversations[AsyncLink]):
             raise
 
     def _later(self, undoing: Coroutine[Any, Any, object]) -> None:
-        """Give back, when there is time, what nobody is there any more to take."""
+        """Run the undoing of a cancelled call in the background."""
         task = asyncio.create_task(undoing)
         self.session.undoing.add(task)
         task.add_done_callback(self._undone)
@@ -142,12 +143,12 @@ class AsyncServer(Conversations[AsyncLink]):
     def _undone(self, task: asyncio.Task[object]) -> None:
         self.session.undoing.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            log.warning("%r: what a cancelled call may have taken lapses: %s", self, error)
+            log.warning("%r: leases of a cancelled call are left to lapse: %s", self, error)
 
     async def _undo(
         self, caller: Caller[AsyncLink], packer: protocol.Packer, call: Call[T], now: bytes
     ) -> None:
-        """Learn what a cancelled call was answered, by asking it again, and give it back."""
+        """Repeat a cancelled call to learn its answer, and release what it leased."""
         assert call.undo is not None
         try:
             answer = await carry_out(self._converse(caller, packer, call, now, 0))
@@ -170,7 +171,7 @@ class AsyncServer(Conversations[AsyncLink]):
     async def _start(self, seconds: float) -> str:
         assert self._embedded
         starting = asyncio.create_task(asyncio.to_thread(embedded_path, self._embedded, seconds))
-        self.session.undoing.add(starting)  # Cancelled or not, it goes on: `close` waits for it.
+        self.session.undoing.add(starting)  # It continues if the call is cancelled; `close` waits.
         starting.add_done_callback(self.session.undoing.discard)
         return await asyncio.shield(starting)
 
@@ -182,13 +183,13 @@ class AsyncServer(Conversations[AsyncLink]):
 
 
 async def carry_out(steps: Steps[T]) -> T:
-    """Carry out steps, and return what they come to."""
+    """Carry out the steps of a conversation and return its result."""
     try:
         step = steps.send(None)
         while True:
             try:
                 answer = await step[0](*step[1:])
-            except BaseException as error:  # noqa: BLE001  # It is theirs, also a cancellation.
+            except BaseException as error:  # noqa: BLE001  # The steps handle it, even a cancellation.
                 step = steps.throw(error)
             else:
                 step = steps.send(answer)
@@ -208,7 +209,7 @@ async def _messages(subscription: Subscription[AsyncLink]) -> AsyncGenerator[byt
 async def repeat(
     seconds: float, act: Callable[[], Awaitable[object]], name: str
 ) -> AsyncIterator[None]:
-    """Act every so many seconds until the block ends, whatever goes wrong meanwhile."""
+    """Call `act` every `seconds` until the block ends. Exceptions are logged."""
 
     async def go_on() -> None:
         while True:

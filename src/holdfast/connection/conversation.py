@@ -1,12 +1,12 @@
-"""What a client and its servers say to each other, one step after the other. No I/O.
+"""The protocol between a client and its servers, as generators of steps. No I/O.
 
-A call goes out under a caller: a random name and a number that counts up. When the connection
-breaks, the same call is sent again under the same number, and the engine answers it as it did
-before. So a lost reply neither doubles nor hides anything.
+Each call carries a caller: a random name and an increasing number. When the connection breaks, the
+call is sent again with the same number, and the engine repeats its earlier answer. So a lost reply
+neither applies a call twice nor loses its result.
 
-A conversation is a generator. It yields steps, functions with their arguments, and is sent what
-they return, or thrown what they raise. `server.py` carries steps out in a thread, `async_server.py`
-in an event loop.
+A conversation is a generator. It yields steps, which are functions with their arguments, and is
+sent their results or thrown their exceptions. `server.py` carries out steps in a thread,
+`async_server.py` in an event loop.
 """
 
 from __future__ import annotations
@@ -41,54 +41,55 @@ T = TypeVar("T")
 log = logging.getLogger("holdfast")
 
 OTHERS_SECONDS = 3.0
-"""How long one of several servers is waited for: another may have its place by now."""
+"""How long to wait for the reply of one of several servers: another may have replaced it."""
 
 FIND_LEAST_SECONDS = 0.25
-"""How long one more server is asked where to go when there is no patience left."""
+"""How long to wait for a node or Sentinel when the patience is used up."""
 
 Step: TypeAlias = tuple[Any, ...]
 """A function and its arguments."""
 
 Steps: TypeAlias = Generator[Any, Any, T]
-"""Steps to carry out, and what they come to. A link that is yielded is no step: see `converse`."""
+"""Yields steps and returns a result. A link may be yielded too, which is not a step: see
+`_converse`."""
 
 
 class Link(Protocol):
-    """One connection, for a thread or an event loop. Any trouble with it is an OSError."""
+    """One connection, for a thread or an event loop. Its failures are OSErrors."""
 
     def ask(self, packed: bytes) -> Any:
-        """Send a command and return its reply; an error reply is returned, not raised."""
+        """Send a command and return its reply. An error reply is returned, not raised."""
 
     def ask_both(self, first: bytes, second: bytes, wait: float = 0, ahead: int = 1) -> Any:
-        """Send two commands at once, of which the first may take `wait` seconds."""
+        """Send two commands at once. The first may take `wait` seconds."""
 
     def send(self, packed: bytes) -> Any:
-        """Send a command; its reply is read later."""
+        """Send a command without reading its reply."""
 
     def read(self) -> Any:
         """Return the next reply."""
 
     def read_within(self, seconds: float) -> Any:
-        """Return the next reply, or None when there is none in time."""
+        """Return the next reply, or None after a timeout."""
 
     def settle(self) -> Any:
-        """Read what is not an answer to a command of ours."""
+        """Read the replies to the client names, so that the next reply is that of the call."""
 
     def show_life(self) -> Any:
-        """Answer soon, or raise an OSError: it was lost before."""
+        """Ping a server that was lost before; raise OSError if it does not answer soon."""
 
     def limit(self, seconds: float) -> None:
-        """Wait so long for each reply from now on."""
+        """Set the timeout of replies."""
 
     def close(self) -> None:
-        """Close at once; replies that are under way are lost."""
+        """Close at once. Outstanding replies are lost."""
 
 
 L = TypeVar("L", bound=Link)
 
 
 class Changes(TypedDict, total=False):
-    """The settings that another client of a server may have for itself: see `Server.like`."""
+    """The settings that `Server.like` can change."""
 
     patience: Duration | None
     reply_within: Duration | None
@@ -97,7 +98,7 @@ class Changes(TypedDict, total=False):
 
 
 class Conversations(Generic[L]):
-    """The steps of all that a client asks its servers. `Server` and `AsyncServer` take them."""
+    """The conversations of a client with its servers. Base of `Server` and `AsyncServer`."""
 
     def __init__(
         self,
@@ -123,15 +124,15 @@ class Conversations(Generic[L]):
         self._introduction = protocol.Introduction(self.settings.client_name)
         self._copies = protocol.pack_copies(address.replicas, self._reply_seconds)
         self._for_ever = False
-        """Whether its user repeats a call that gave up, as a worker does. For the log."""
+        """Whether the user repeats failed calls for ever, as a worker does. For log messages."""
         self._unchecked = True
-        self._listens = True  # False if this user may not: then it asks from time to time.
+        self._listens = True  # False if the ACL forbids BLPOP: then it polls.
 
     @classmethod
     def like(cls, other: Conversations[Any], **changes: Unpack[Changes]) -> Self:
-        """Return another client of the same server, with the same settings but for `changes`.
+        """Return another client of the same server, with the same settings except `changes`.
 
-        It has a holder and connections of its own.
+        It has its own holder and connections.
         """
         settings = replace(other.settings, **changes)
         return cls(
@@ -146,26 +147,26 @@ class Conversations(Generic[L]):
         return f"{type(self).__name__}({str(self.address)!r})"
 
     def forget(self, slot: int) -> None:
-        """Ask who serves a slot before the next call, as a connection there was of no use."""
+        """Look up the server of a slot again before the next call: a connection failed."""
         if self._topology is not None:
             self._topology.forget(slot)
 
-    # ------------------------------------------------------ what carries steps out
+    # ------------------------------------------------------ steps, by subclasses
 
     def _open(self, address: Address, path: str, reply: float, connect: float) -> Any:
-        """Connect and log in; `path` is of a unix socket, `reply` and `connect` are seconds."""
+        """Connect and log in. `path` is a unix socket; `reply` and `connect` are seconds."""
         raise NotImplementedError
 
     def _start(self, seconds: float) -> Any:
-        """Start the embedded server unless it runs, and return its socket."""
+        """Start the embedded server unless it is running, and return its socket."""
         raise NotImplementedError
 
     def _sleep(self, seconds: float) -> Any:
-        """Wait, as somebody wanted to."""
+        """Wait because the caller asked for it."""
         raise NotImplementedError
 
     def _pause(self, seconds: float) -> Any:
-        """Wait until a server may be there again."""
+        """Wait before a retry."""
         raise NotImplementedError
 
     # ---------------------------------------------------------------------- a call
@@ -180,10 +181,10 @@ class Conversations(Generic[L]):
         *,
         watched: bool = False,
     ) -> Steps[T]:
-        """Make a call, and make it again until it is answered or patience is over.
+        """Make a call, and retry it until it is answered or the patience is used up.
 
-        If it is `watched` its link is yielded once, when the call is on its way: nothing but the
-        answer makes that link readable.
+        If `watched`, the link is yielded once, after the call was sent: only the answer (or a lost
+        connection) makes that link readable.
         """
         packed = packer.pack(call, now, caller.name, caller.number)
         first = b""
@@ -192,7 +193,8 @@ class Conversations(Generic[L]):
         elif wait:
             yield self._sleep, wait
         begun = time.time()
-        # A call that waits for work, or that is not waited for, is patient from the first trouble.
+        # For a call that waits for work, or whose answer is read later, the patience starts with
+        # the first error.
         since = None if wait or watched else time.monotonic()
         tries: protocol.Tries | None = None
         clean, ahead, copied = False, 1, False
@@ -245,11 +247,11 @@ class Conversations(Generic[L]):
                             self._listens = False
                         if tries:
                             link.limit(self._reply_seconds)
-                        # Of several servers another one may have answered.
+                        # With several servers, another server may have answered.
                         if protocol.away and (tries or self._topology is None):
                             protocol.note_back(self.address)
                         return call.read(reply)
-                # A wake may have been heard already: ask at once.
+                # The pop may have taken the wake already, so do not wait for another.
                 first, ahead, wait = tries.first, tries.ahead, 0
                 yield self._pause, pause
         finally:
@@ -264,13 +266,13 @@ class Conversations(Generic[L]):
 
     @property
     def _reply_seconds(self) -> float:
-        """How long a reply is waited for when a call has all of its patience."""
+        """The timeout of replies before any of the patience is used up."""
         if (given := self.settings.reply_seconds) is not None:
             return given
         return self._step(OTHERS_SECONDS if self._topology else REPLY_SECONDS)
 
     def _step(self, seconds: float, left: float | None = None) -> float:
-        """Return how long a step of a call may take: no longer than there is patience left."""
+        """Return the timeout of one step: `seconds`, but at most the patience that is left."""
         if not self._patience:
             return seconds
         return min(seconds, max(self._patience if left is None else left, LEAST_SECONDS))
@@ -278,7 +280,7 @@ class Conversations(Generic[L]):
     # ---------------------------------------------------------------- connections
 
     def _turn(self, caller: Caller[L], slot: int, tries: protocol.Tries | None) -> Steps[L]:
-        """Return a caller's link to the server of a slot, or to the one that it shall ask once."""
+        """Return a caller's link to the server of a slot, or to the target of an ASK redirect."""
         left = tries.left if tries else None
         caller.turn_to((tries and tries.ask_at) or (yield from self._where(slot, left)))
         return caller.link or (yield from self._open_link(caller, tries))
@@ -289,7 +291,7 @@ class Conversations(Generic[L]):
         return link
 
     def connecting(self, slot: int) -> Steps[L]:
-        """Connect to the server of a slot; trouble is an OSError or a refusal."""
+        """Connect to the server of a slot; raise OSError or ServerRefused on failure."""
         node = (yield from self._where(slot)) if self._topology else None
         link = yield from self._connect_to(node)
         try:
@@ -300,9 +302,9 @@ class Conversations(Generic[L]):
         return link
 
     def _connect_to(self, node: Node | None, left: float | None = None) -> Steps[L]:
-        """Connect to one of several servers, or to the only one.
+        """Connect to a node; None stands for a single server.
 
-        `left` is how long the call that needs it is still tried.
+        `left` is the remaining patience of the call.
         """
         address = self.address.at(node) if node else self.address
         path = address.path
@@ -328,7 +330,7 @@ class Conversations(Generic[L]):
     # ------------------------------------------------------------- several servers
 
     def _where(self, slot: int, left: float | None = None) -> Steps[Node]:
-        """Return which of several servers has a slot; trouble is an OSError or a refusal."""
+        """Return the node that serves a slot; raise OSError or ServerRefused on failure."""
         assert self._topology is not None
         node = self._topology.where(slot)
         if node is None:
@@ -339,7 +341,7 @@ class Conversations(Generic[L]):
         return node
 
     def _primaries(self) -> Steps[Sequence[Node | None]]:
-        """Return the servers that have queues; None stands for the only one."""
+        """Return the servers that hold queues; None stands for a single server."""
         if self._topology is None:
             return [None]
         found = self._topology.primaries()
@@ -355,7 +357,7 @@ class Conversations(Generic[L]):
         return found
 
     def _find(self, finding: Finding, left: float | None = None) -> Steps[None]:
-        """Ask the servers that a topology wants asked."""
+        """Ask the servers that a topology names, until it knows enough."""
         until = time.monotonic() + self._step(math.inf, left)
         try:
             address, question = next(finding)
@@ -406,7 +408,7 @@ class Conversations(Generic[L]):
     def recover(
         self, slot: int, tries: protocol.Tries | None, error: OSError | ServerRefused
     ) -> Steps[protocol.Tries]:
-        """Pause after trouble with what is no call; raise when patience is over."""
+        """Pause after an error outside of a call; raise when the patience is used up."""
         self.forget(slot)
         tries = tries or self._tries(slot)
         if isinstance(error, OSError):
@@ -417,9 +419,9 @@ class Conversations(Generic[L]):
 
 
 class Subscription(Generic[L]):
-    """The events of queues, until none came for `idle` seconds; reconnects by itself.
+    """The events of queues, until none arrives for `idle` seconds. Reconnects by itself.
 
-    One connection is enough: a cluster carries what is published on one node to all.
+    One connection is enough: a cluster forwards published messages to all its nodes.
     """
 
     def __init__(
@@ -446,7 +448,7 @@ class Subscription(Generic[L]):
                 tries = yield from self._server.recover(self._slot, tries, error)
 
     def next(self) -> Steps[bytes | None]:
-        """Return the next message; None when none came in time."""
+        """Return the next message, or None after `idle` seconds without one."""
         quiet_at = time.monotonic() + self._idle
         while True:
             yield from self.begin()
@@ -480,7 +482,7 @@ _warned: set[tuple[str, str]] = set()
 
 
 def warn_once(address: Address, warnings: list[str]) -> None:
-    """Warn about a server, once in the life of this process, however many connect to it."""
+    """Log warnings about a server once per process, however many clients connect to it."""
     for warning in warnings:
         if (line := (str(address), warning)) not in _warned:
             _warned.add(line)
@@ -488,7 +490,7 @@ def warn_once(address: Address, warnings: list[str]) -> None:
 
 
 def with_last_words(error: OSError, embedded: Embedded) -> OSError:
-    """Return why a connection was lost, with what the embedded server wrote as it exited."""
+    """Return the error of a lost connection, with the reason from the embedded server's log."""
     words = embedded.last_words()
     if not words:
         return error

@@ -1,8 +1,7 @@
-"""The user and password of the next connection: from the URL, a file, or the user's function.
+"""Credentials: user and password from the URL, a file, or the user's function.
 
-They are asked for anew for each connection, so that a password can change and a token can expire
-while a program runs. No message in here repeats a password, or the text of an error that may
-hold one.
+They are read anew for each connection, so that a password can change and a token can expire while a
+program runs. No message here repeats a password, or the text of an error that may contain one.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from holdfast.errors import InvalidArgument
 log = logging.getLogger("holdfast")
 
 MOST_BYTES: Final = 65536
-"""What a password file may hold. Tokens are long, but not that long."""
+"""The most bytes of a password file. Tokens are long, but not that long."""
 
 Login: TypeAlias = tuple[str, str]
-"""User and password; both empty where there is no login."""
+"""User and password; both are empty without a login."""
 
 Credentials: TypeAlias = Callable[[], "str | Login | Awaitable[str | Login]"]
 """A function that returns a password, or a user and a password. It may be async."""
@@ -34,7 +33,7 @@ _warned: set[str] = set()
 
 
 def check(credentials: Credentials | None) -> Credentials | None:
-    """Refuse what cannot be called, such as the password itself."""
+    """Refuse anything but a function, such as the password itself."""
     if credentials is not None and not callable(credentials):
         raise InvalidArgument(
             "credentials must be a function that returns a password or (user, password), not "
@@ -44,12 +43,12 @@ def check(credentials: Credentials | None) -> Credentials | None:
 
 
 def is_renewable(address: Address, credentials: Credentials | None) -> bool:
-    """Whether asking again may give another password."""
+    """Return whether the password may change."""
     return bool(credentials or address.password_file or address.sentinel_password_file)
 
 
 def login(address: Address, credentials: Credentials | None) -> Login:
-    """Return the login for a new connection; trouble in getting it is an OSError."""
+    """Return the login for a new connection; raise OSError if that fails."""
     if credentials is None or address.is_sentinel or address.embedded:
         return _login_of(address)
     try:
@@ -62,8 +61,8 @@ def login(address: Address, credentials: Credentials | None) -> Login:
 
 
 async def async_login(address: Address, credentials: Credentials | None) -> Login:
-    """Return the login as `login` does. What may block runs in a thread."""
-    import asyncio  # noqa: PLC0415  # Only for those who use it.
+    """Return the login, as `login` does. Anything that may block runs in a thread."""
+    import asyncio  # noqa: PLC0415  # Slow to import, and not always needed.
 
     if credentials is None or address.is_sentinel or address.embedded:
         if address.password_file:
@@ -88,7 +87,7 @@ def _login_of(address: Address) -> Login:
 
 
 def _read(path: str) -> str:
-    """Return the password in a file, without the line break at its end."""
+    """Return the password in a file, without trailing line breaks."""
     try:
         with Path(path).open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -107,7 +106,7 @@ def _read(path: str) -> str:
 
 
 def _wait_for(said: Awaitable[Any]) -> Any:
-    """Run what an async function returned, in an event loop of its own."""
+    """Run an awaitable in a new event loop, and return its result."""
     import asyncio  # noqa: PLC0415
 
     async def wait() -> Any:
@@ -119,10 +118,10 @@ def _wait_for(said: Awaitable[Any]) -> Any:
     def run() -> None:
         try:
             answer.append(asyncio.run(wait()))
-        except BaseException as error:  # noqa: BLE001  # It is raised by whoever asked.
+        except BaseException as error:  # noqa: BLE001  # Raised again below.
             trouble.append(error)
 
-    # In a thread, as this one may have a running loop.
+    # In a new thread, since this one may have a running event loop.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join()
@@ -133,7 +132,7 @@ def _wait_for(said: Awaitable[Any]) -> Any:
 
 def _trouble(error: Exception) -> ConnectionError:
     return ConnectionError(
-        f"there are no credentials: the credentials function raised {type(error).__name__}"
+        f"cannot get credentials: the credentials function raised {type(error).__name__}"
     )
 
 
@@ -144,14 +143,14 @@ def _checked(said: Any, address: Address) -> Login:
         user, password = said
         return user, password
     raise InvalidArgument(
-        "the credentials function must return a password or (user, password) as str, in letters "
-        f"that UTF-8 can write, not {type(said).__name__}"
+        "the credentials function must return a password or (user, password) as str, in characters "
+        f"that UTF-8 can encode, not {type(said).__name__}"
     )
 
 
 def _can_be_sent(word: object) -> bool:
     try:
         str.encode(word, errors="surrogateescape")  # type: ignore[arg-type]
-    except (TypeError, UnicodeEncodeError):  # It is no str, or has a lone surrogate.
+    except (TypeError, UnicodeEncodeError):  # Not a str, or has a lone surrogate.
         return False
     return True

@@ -1,4 +1,4 @@
-"""What goes over a connection, as bytes, with no I/O: commands out, and what an error reply means.
+"""Encodes commands and interprets error replies. No I/O.
 
 Replies are parsed by hiredis. Used by `server.py`, `async_server.py` and `doctor.py`.
 """
@@ -44,49 +44,50 @@ log = logging.getLogger("holdfast")
 RETRIABLE: Final = frozenset(
     {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS"}
 )
-"""The server answers, but not yet: nothing was done, ask again."""
+"""Errors of a server that is temporarily unable to serve: nothing was done, so retry."""
 
 PASSING: Final = RETRIABLE | {"READONLY", "NOREPLICAS", "MISCONF"}
-"""Said by a server that may serve us later with the same URL and rights: a worker waits for it."""
+"""Errors that may pass without a change of URL or permissions: a worker waits for that."""
 
 ELSEWHERE: Final = frozenset({"READONLY", "MAXCLIENTS", "DENIED", "NOAUTH", "WRONGPASS", "HTTP"})
-"""Said on a connection that is of no more use. The next one may find a primary, or be let in."""
+"""Errors after which the connection is useless. A new connection may reach a primary, or be
+accepted."""
 
 LOGIN: Final = frozenset({"NOAUTH", "WRONGPASS"})
-"""Said about a password, which may be another one by now."""
+"""Errors of the login: the password may have changed meanwhile."""
 
 _TURNED_AWAY: Final = frozenset({"MAXCLIENTS", "DENIED", "HTTP"})
-"""Said to whoever connects, before anything is asked; then the server hangs up."""
+"""Errors that a server sends to a new connection, before any command; then it closes it."""
 
 NOT_HERE: Final = frozenset({"MOVED", "ASK", "UNBLOCKED", "READONLY"})
-"""Said to who listens to a queue that is served by another node now."""
+"""Errors of a blocking pop on a queue that another node serves now."""
 
 FORGOTTEN_SECONDS: Final = 300.0
-"""A call that was sent so long ago is not sent again: callers are remembered for ten minutes."""
+"""An older call is not sent again: the server remembers callers for ten minutes."""
 
 TELL_AFTER_SECONDS: Final = 1.0
-"""A server that is away for so long is worth a line in the log,"""
+"""How long a server must be away before it is logged."""
 TELL_EVERY_SECONDS: Final = 10.0
-"""not from every call that waits for it."""
+"""The least time between two such log lines, however many calls wait."""
 
 SPARE_SECONDS: Final = 2.0
-"""What a call may take beyond its patience: connecting and a reply have a second each."""
+"""How long a call may exceed its patience: connecting and a reply may take a second each."""
 
 COPIES_SECONDS: Final = 0.5
-"""How long replicas are waited for before the call is made again. Less than `LEAST_SECONDS`, which
-the last try has: else it hears nothing instead of how many have the change."""
+"""How long to wait for replicas before a call is retried. It is less than `LEAST_SECONDS`, the
+timeout of the last retry, which would otherwise end before the server reports the replicas."""
 
 _SCRIPT_WORDS: Final = frozenset(
     {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}
     | {"GONE", "CLOSED", "FENCED", "LAPSED", "SETTLED"}
 )
-"""Said by a script, which knows whether it has answered this call before."""
+"""Errors of our scripts. A script has checked whether it answered the call before."""
 
 _OTHER_HOST: Final = frozenset({62, 64})
-"""What OpenSSL says of a certificate for another host name, or another IP address."""
+"""OpenSSL's error codes for a certificate of another host name or IP address."""
 
 _WEB_PAGE: Final = (b"http/", b"<!doctype html", b"<html")
-"""How a web server begins its answer to what it does not understand."""
+"""How a web server's answer starts."""
 
 _SAID_AS_ERR: Final = {
     "ERR ACL failure": "NOPERM",
@@ -96,23 +97,23 @@ _SAID_AS_ERR: Final = {
     "ERR unknown command 'EVALSHA'": "TOO_OLD",
     "ERR Error compiling script": "TOO_OLD",  # The first line of ours is for Redis 7.0 and later.
 }
-"""What some errors should have had for a first word."""
+"""Error words for messages that begin with the generic ERR."""
 
 _ADVICE: Final = {
-    "BROKEN": "somebody else wrote into this queue's `meta` key: mend it, or delete the queue",
+    "BROKEN": "another program wrote into this queue's `meta` key: repair it, or delete the queue",
     "READONLY": "this server is a read-only replica: connect to its primary",
     "LOADING": "the server is still loading its data: try again in a moment",
     "BUSY": "the server is busy with a long script: try again, or look at its slow log",
-    "NOAUTH": "the server wants a password: put user and password into the URL, or name a password "
+    "NOAUTH": "the server needs a password: put user and password into the URL, or name a password "
     "file with HOLDFAST_PASSWORD_FILE",
     "WRONGPASS": "the server does not know this user and password: check the URL, or the file or "
     "function that the password comes from",
-    "NOPASSWORD": "the server wants no password from its default user: take the password out of "
+    "NOPASSWORD": "the server expects no password for its default user: remove the password from "
     "the URL and the environment, or name a user",
     "NOPERM": "this user may not run what a queue needs: see SECURITY.md for the ACL rule",
     "MASTERDOWN": "the server lost its primary: try again when the replica has one",
     "NOREPLICAS": "too few replicas for a write: see min-replicas-to-write",
-    "MAXCLIENTS": "the server takes no more clients: close some, or raise its maxclients",
+    "MAXCLIENTS": "the server accepts no more clients: close some, or raise its maxclients",
     "DENIED": "the server is in protected mode: give it a password, or connect from its machine",
     "CLUSTERDOWN": "the cluster is down: try again when all its slots are served",
     "TRYAGAIN": "this queue is moving to another node of its cluster: try again in a moment",
@@ -128,16 +129,16 @@ def pack(*command: bytes) -> bytes:
 
 
 SCAN_KEYS: Final = 1000
-"""How many keys the server looks at in one go: less than a millisecond."""
+"""How many keys the server scans per command, in less than a millisecond."""
 
 
 def pack_scan(position: bytes) -> bytes:
-    """Return the command that looks for queues among some keys."""
+    """Return the command that scans some keys for queues."""
     return pack(b"SCAN", position, b"MATCH", META_PATTERN, b"COUNT", b"%d" % SCAN_KEYS)
 
 
 def read_scan(reply: Any) -> tuple[bytes, set[str]]:
-    """Return where to go on (b"0" at the end), and the queues that were found."""
+    """Return the next position (b"0" at the end) and the queues that were found."""
     if isinstance(reply, hiredis.ReplyError):
         raise refusal(reply)
     position, keys = reply
@@ -145,31 +146,32 @@ def read_scan(reply: Any) -> tuple[bytes, set[str]]:
 
 
 class Greeting(NamedTuple):
-    """What a new connection says first, as one packet."""
+    """The first commands on a new connection, as one packet."""
 
     packed: bytes
     must: int
-    """How many of its commands, from the first, have to succeed."""
+    """How many of its first commands must succeed."""
     names: tuple[bytes, ...]
-    """What the others are about. They may fail, and need not be waited for."""
+    """The subjects of the other commands. They may fail, and their replies are read later."""
 
 
 class Introduction:
-    """How connections introduce themselves: the login, and the names in `CLIENT LIST`.
+    """The login of connections, and their names in `CLIENT LIST`.
 
-    A server may refuse the names: an old one does not know all of these commands, and a user may
-    lack the right to them. Then they are left out, so that its ACL LOG stays short. Their answers
-    are read with the next one, so that they cost no round trip.
+    A server may refuse the names: an old server does not know all of these commands, and a user may
+    lack the permission. Then they are left out of later connections, which keeps its ACL LOG short.
+    The replies are read together with the next reply, so they cost no round trip.
     """
 
     def __init__(self, called: str | None = None) -> None:
         self._called = called
-        # Not when it connects: a fork meanwhile would leave the child waiting for an import.
+        # Imported here and not when connecting: a fork during the import would leave the child
+        # waiting for the import lock.
         self._version = _version()
         self._names: tuple[bytes, ...] = (b"SETNAME", b"LIB-NAME", b"LIB-VER")
 
     def pack(self, login: tuple[str, str], db: int) -> Greeting:
-        """Return what to send."""
+        """Return the first commands of a connection."""
         commands: list[tuple[bytes, ...]] = []
         user, password = (word.encode(errors="surrogateescape") for word in login)
         if user or password:
@@ -188,7 +190,7 @@ class Introduction:
         return Greeting(b"".join(pack(*command) for command in commands), must, names)
 
     def hear(self, name: bytes, reply: object) -> bool:
-        """Take note of the answer to a name; False if the server turns us away with it."""
+        """Handle the reply to a name. Return False if the reply rejects the connection."""
         if isinstance(reply, hiredis.ReplyError):
             if word_of(reply) in _TURNED_AWAY:
                 return False
@@ -197,11 +199,11 @@ class Introduction:
 
 
 MOST_OF_A_NAME: Final = 40
-"""Characters of each piece of a client's name."""
+"""The most characters of each piece of a client's name."""
 
 
 def client_name(called: str | None = None) -> bytes:
-    """Return what this process is called: `holdfast:<role or program>:<host>:<pid>`."""
+    """Return the name of this process: `holdfast:<role or program>:<host>:<pid>`."""
     called = called or os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119
     pieces = (called, platform.node(), str(os.getpid()))
     clean = (re.sub(r"[^A-Za-z0-9._-]+", "-", piece)[:MOST_OF_A_NAME] for piece in pieces)
@@ -218,7 +220,7 @@ def _version() -> bytes:
         return b"unknown"
 
 
-INFO: Final = pack(b"INFO")  # All of it: those that are too old take no list of sections.
+INFO: Final = pack(b"INFO")  # All sections: old servers do not accept a list of sections.
 PING: Final = pack(b"PING")
 
 
@@ -226,7 +228,7 @@ NO_COPIES: Final = pack(b"WAIT", b"0", b"0")
 
 
 def pack_copies(replicas: int, reply_seconds: float | None) -> bytes:
-    """Return what, after a change, waits a moment until so many replicas have it; b"" for none."""
+    """Return the WAIT command to append to a change; b"" if no replicas are required."""
     if not replicas:
         return b""
     seconds = min(COPIES_SECONDS, (reply_seconds or math.inf) / 2)
@@ -234,7 +236,7 @@ def pack_copies(replicas: int, reply_seconds: float | None) -> bytes:
 
 
 class Packer:
-    """Packs calls to one queue: all that is the same for every call is packed once."""
+    """Encodes calls to one queue. The parts that all calls share are encoded once."""
 
     def __init__(self, queue: str) -> None:
         self._keys = queue_keys(queue)
@@ -256,10 +258,10 @@ class Packer:
         return b"*%d\r\n%b%b" % (words + len(args), prefix, _words(args))
 
     def pack_wait(self, seconds: float) -> bytes:
-        """Return the blocking pop of the wake that goes before a call that waits.
+        """Return the blocking pop of the wake that precedes a call that waits.
 
-        The server runs the script behind it the moment that the pop answers, so a job
-        that was waited for costs one round trip, not two.
+        The server runs the script as soon as the pop returns, so waiting for a job costs one round
+        trip, not two.
         """
         return pack(b"BLPOP", self._wake, b"%.3f" % seconds)
 
@@ -276,7 +278,7 @@ def _words(words: list[bytes]) -> bytes:
 
 
 def word_of(reply: object) -> str:
-    """Return the word that says of what kind an error reply is: its first one, if it has one."""
+    """Return the first word of an error reply, which names its kind; "" for other replies."""
     if not isinstance(reply, hiredis.ReplyError):
         return ""
     text = str(reply)
@@ -287,19 +289,19 @@ def word_of(reply: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return what a server said, short and on one line."""
+    """Return a server's text, shortened, on one line."""
     return "".join(c if c.isprintable() else " " for c in text[:200]).strip()
 
 
 def misread(address: Address, chunk: bytes, error: hiredis.ProtocolError) -> hiredis.ReplyError:
-    """Return what an answer that is no reply means; ConnectionResetError where it is unknown."""
+    """Interpret bytes that are not RESP: return an error reply, or raise ConnectionResetError."""
     if chunk[:20].lower().startswith(_WEB_PAGE):
         return hiredis.ReplyError(f"HTTP {address}")
-    raise ConnectionResetError(f"what came is not a reply: {error}") from error
+    raise ConnectionResetError(f"the server sent something that is not a reply: {error}") from error
 
 
 def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError:
-    """Return the error that an error reply means to a caller who spoke of these ids."""
+    """Return the exception for an error reply to a call about these ids."""
     text = str(reply)
     word = word_of(reply)
     fact = text.partition(" ")[2].partition(" script: ")[0]
@@ -316,16 +318,16 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
             )
         case "TAKEN":
             return JobExists(
-                f"{ids[0]}/{fact}: a job that is no part has this id; no part was added"
+                f"{ids[0]}/{fact}: a job that is not a part has this id; no part was added"
             )
         case "GONE":
             return WrongState(
-                f"{ids[int(fact)]}: what was staged is gone: aborted, forgotten after keep_for, or "
-                "committed before. Nothing was committed: stage it anew, as another attempt"
+                f"{ids[int(fact)]}: the staged rows are gone: aborted, forgotten after keep_for, "
+                "or committed before. Nothing was committed: stage them again, as another attempt"
             )
         case "CLOSED":
             return WrongState(
-                f"{ids[int(fact)]}: rows are to be parts of this request, but it is not open. "
+                f"{ids[int(fact)]}: rows belong to this request as parts, but it is not open. "
                 "Nothing was committed"
             )
         case "FENCED":
@@ -338,7 +340,7 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
         case "SETTLED":
             return settled(ids[0], ids[1])
         case "WRONG":
-            return WrongState(f"the call does not fit what is there: {fact}")
+            return WrongState(f"the call does not match the state of the queue: {fact}")
         case "INVALID":
             return InvalidArgument(f"the server refused an argument: {fact}")
         case "STALE":
@@ -359,8 +361,8 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
             )
         case "MISCONF":
             return ServerRefused(
-                "the server cannot write to its disk, which may be full, and takes no changes: "
-                f"free space there, or mend its persistence. It said: {_printable(fact)}",
+                "the server cannot write to its disk, which may be full, and accepts no changes: "
+                f"free space there, or repair its persistence. It said: {_printable(fact)}",
                 word,
             )
         case "HTTP":
@@ -379,39 +381,39 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
 _told_at: dict[str, float] = {}
 
 away: Final[dict[str, float]] = {}
-"""Servers whose loss was logged, and since when they are lost, by the monotonic clock."""
+"""Servers whose loss was logged, with the time of the loss on the monotonic clock."""
 
 
 def is_passing(error: HoldfastError) -> bool:
-    """Whether the trouble may be over without a change of configuration: then waiting helps."""
+    """Return whether an error may pass without a change of configuration, so that waiting helps."""
     if isinstance(error, ServerRefused):
         return error.word in PASSING
     return isinstance(error, ServerUnavailable | QueueFull)
 
 
 def is_away(error: HoldfastError) -> bool:
-    """Whether the server does not serve anything now; not that it refuses some calls."""
+    """Return whether the server serves no calls at all now, not only refuses some."""
     if isinstance(error, ServerRefused):
         return error.word in RETRIABLE
     return isinstance(error, ServerUnavailable)
 
 
 def note_away(server: object, since: float) -> None:
-    """Note that a server is lost, and that this was logged."""
+    """Record that a server is lost and that its loss was logged."""
     away.setdefault(str(server), since)
 
 
 def note_back(server: object) -> None:
-    """Log that a server answers again, and after how long, if its loss was logged."""
+    """Log that a server answers again, if its loss was logged."""
     since = away.pop(str(server), None)
     if since is not None:
         log.warning("%s: answers again after %.1f s", server, time.monotonic() - since)
 
 
 class Tries:
-    """The tries of one call: how long to pause before the next, and when to give up.
+    """The retries of one call: how long to pause before the next, and when to give up.
 
-    `node` is the one of several servers that a try went to; with one server there is none.
+    `node` is the server that was tried, if there are several; else None.
     """
 
     retriable: ClassVar[frozenset[str]] = RETRIABLE
@@ -428,16 +430,16 @@ class Tries:
         for_ever: bool = False,
     ) -> None:
         self.first = b""
-        """What to send in front of the call next time,"""
+        """Commands to send before the call on the next try."""
         self.ahead = 0
-        """as so many commands,"""
+        """How many commands `first` contains."""
         self.ask_at: Node | None = None
-        """and to whom, if not to the one whose slot it is."""
+        """The node for the next try, if it is not the node that serves the slot."""
         self._begun = begun or time.time()
         self._server = server
         now = self._since = time.monotonic()
         self._tell_at = now + TELL_AFTER_SECONDS
-        # A process that was stopped, or sent for long, was not waiting for the server all the time.
+        # If the process was stopped, or sending took long, it was not waiting for the server.
         if since is None or now - since > seconds + SPARE_SECONDS:
             since = now
         self._until = since + seconds
@@ -452,23 +454,24 @@ class Tries:
 
     @property
     def left(self) -> float:
-        """Seconds for which the call is still tried."""
+        """Remaining seconds of patience."""
         return self._until - time.monotonic()
 
     def after_loss(self, error: OSError, *, sent: bool, node: Node | None = None) -> float:  # noqa: ARG002
-        """Return seconds to pause after a connection was lost or could not be made."""
-        self.forget_script()  # The next connection may be to a server that starts anew.
+        """Return the pause, in seconds, after a connection was lost or could not be opened."""
+        self.forget_script()  # The server may have restarted.
         self._unknown = self._unknown or sent
         if isinstance(error, ssl.SSLCertVerificationError):
             what, advice = untrusted(error)
             raise ServerRefused(f"{self._server}: {what}: {advice}", "TLS") from error
-        # A server that turns a client away says why, and closes: often that is all one hears.
+        # A server that rejects a client sends the reason and closes the connection. Often only the
+        # close is seen on the next try, so keep the reason.
         closed = isinstance(error, BrokenPipeError | ConnectionResetError)
         self._hung_up = closed if sent else self._hung_up
         return self._pause_or_raise(self._said if closed and self._said else error)
 
     def forget_script(self) -> None:
-        """Send nothing in front; the script may be unknown to whom we talk to next."""
+        """Send no commands before the call, and assume that the next server lacks the script."""
         self.first, self.ahead = b"", 0
         self._loaded = False
 
@@ -478,24 +481,24 @@ class Tries:
         reply: hiredis.ReplyError,
         node: Node | None = None,
     ) -> float:
-        """Return seconds to pause after an error reply; `before` is the reply to `first`."""
+        """Return the pause, in seconds, after an error reply. `before` is the reply to `first`."""
         assert self._call is not None
         if word_of(reply) == "NOSCRIPT" and not self._loaded:
             self._loaded = True
             self.first, self.ahead = pack(b"SCRIPT", b"LOAD", self._call.script.text), 1
             return 0
         if self.first and isinstance(before, hiredis.ReplyError):
-            reply = before  # The script could not be loaded, and that is why.
+            reply = before  # The reason why the script could not be loaded.
         self.first, self.ahead = b"", 0
-        if word_of(reply) == "HTTP":  # It was no web server before: a proxy took the reply.
+        if word_of(reply) == "HTTP":  # From a proxy: the server was not a web server before.
             return self.after_loss(ConnectionResetError("an answer in HTTP"), sent=True, node=node)
         return self._after_no(word_of(reply), refusal(reply, self._call.ids))
 
     def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:  # noqa: ARG002
-        """Return seconds to pause after a change that too few replicas have.
+        """Return the pause, in seconds, after a change that too few replicas have.
 
-        The call is made again: it is answered the same, and its answer is written once more,
-        so that what is waited for includes it.
+        The call is retried: the server repeats its answer and writes that once more, so the next
+        WAIT covers the change.
         """
         self.forget_script()
         self._unknown = True
@@ -505,14 +508,14 @@ class Tries:
         )
 
     def after_no_entry(self, error: ServerRefused, node: Node | None = None) -> float:  # noqa: ARG002
-        """Return seconds to pause after a server did not let us in; nothing was sent to it."""
+        """Return the pause, in seconds, after a server refused a connection; nothing was sent."""
         return self._after_no(error.word, error)
 
     def _after_no(self, word: str, error: HoldfastError) -> float:
         if word in LOGIN and self._renewals:
-            self._renewals -= 1  # The next connection asks for the password anew.
+            self._renewals -= 1  # The next connection reads the password anew.
             return 0
-        # What the server refused before the script ran says nothing about an earlier try.
+        # An error from before the script ran says nothing about the outcome of an earlier try.
         if word in self.retriable or (self._unknown and word not in _SCRIPT_WORDS):
             self._said = error
             return self._pause_or_raise(error)
@@ -520,7 +523,7 @@ class Tries:
 
     def _pause_or_raise(self, trouble: Exception) -> float:
         left = self.left
-        # Frozen or asleep for minutes: the server may have forgotten that it knows this call.
+        # Suspended for minutes: the server may not remember the call any more.
         if self._unknown and abs(time.time() - self._begun) > FORGOTTEN_SECONDS:
             left = 0
         if left > 0:
@@ -532,12 +535,12 @@ class Tries:
         outcome = "Nothing was changed"
         if self._unknown:
             outcome = (
-                "Whether the last call was applied is unknown: ask again, with the same id "
-                "where you add"
+                "Whether the last call was applied is unknown: try again, with the same id "
+                "if it adds a job"
             )
         if self._hung_up and "Its log says" not in str(trouble):
             outcome += (
-                ". The server closed the connection when it had the call: if it exited, its log "
+                ". The server closed the connection after it got the call: if it exited, its log "
                 "says why. With `appendfsync always` it exits when its disk is full"
             )
         raise ServerUnavailable(f"{self._server}: {describe(trouble)}. {outcome}") from trouble
@@ -552,25 +555,25 @@ class Tries:
 
 
 def are_enough(replicas: object, wanted: int) -> bool:
-    """Whether so many replicas have a change, as the server says."""
+    """Return whether WAIT reported enough replicas."""
     return isinstance(replicas, int) and replicas >= wanted
 
 
 def check_copies(reply: object) -> None:
-    """Refuse a user who may not wait for replicas, before anything is changed."""
+    """Refuse a user without permission for WAIT, before anything is changed."""
     if isinstance(reply, hiredis.ReplyError) and word_of(reply) == "NOPERM":
         raise ServerRefused(
-            "this user may not wait for replicas: allow +wait, or take `replicas` out of the URL",
+            "this user may not wait for replicas: allow +wait, or remove `replicas` from the URL",
             "NOPERM",
         )
 
 
 def untrusted(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
-    """Return what is wrong with a server's certificate, and what to do."""
+    """Return what is wrong with a server's certificate, and how to correct it."""
     told = error.verify_message.rstrip(".")
     if error.verify_code not in _OTHER_HOST:
         return (
-            f"its certificate is not to be trusted ({told})",
+            f"its certificate is not trusted ({told})",
             "name its authority with ?ca=<file> in the URL",
         )
     _, _, host = told.rpartition(" for ")
@@ -581,7 +584,7 @@ def untrusted(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
 
 
 def describe(error: Exception) -> str:
-    """Return an error of the connection as words."""
+    """Return the text of a connection error."""
     if isinstance(error, TimeoutError) and (
         error.errno or "timed out" in (str(error) or "timed out")
     ):
@@ -590,9 +593,9 @@ def describe(error: Exception) -> str:
 
 
 def check_health(server: object, reply: object) -> list[str]:
-    """Refuse a server that is too old; return warnings about one that may lose jobs.
+    """Refuse a server that is too old. Return warnings about settings that may lose jobs.
 
-    `reply` is INFO's. A user who may not ask will learn from the scripts what they need.
+    `reply` is that of INFO. If the user may not call INFO, the scripts will report what they need.
     """
     if isinstance(reply, hiredis.ReplyError) and word_of(reply) in (
         _ADVICE.keys() | {"MISCONF", "HTTP"}

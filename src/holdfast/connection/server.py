@@ -1,4 +1,4 @@
-"""Servers for threads: the steps of conversations are carried out where they are asked for."""
+"""Servers for threads: carries out the steps of conversations in the calling thread."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ log = logging.getLogger("holdfast")
 
 
 class Server(Conversations[Link]):
-    """A Redis or Valkey server, or several that are one.
+    """A Redis or Valkey server, a cluster, or a primary watched by Sentinels.
 
-    Threads share it; a forked child begins anew.
+    Threads can share it. A forked child gets new connections.
 
-    url           where it is; without one HOLDFAST_URL, else the embedded server
-    patience      seconds after which a call gives up when the server is away; 15 unless the URL
+    url           the address of the server; by default HOLDFAST_URL, else the embedded server
+    patience      seconds for which a call is retried while the server is away; 15 unless the URL
                   has `?patience=`
-    reply_within  seconds after which a connection that does not answer is taken for lost
+    reply_within  seconds after which a connection without a reply counts as lost
     credentials   a function that returns a password, or (user, password), for each new connection
     client_name   the middle of the name in `CLIENT LIST`: `holdfast:<client_name>:<host>:<pid>`;
-                  the name of the program unless given
+                                by default the name of the program
     """
 
     def run(self, packer: protocol.Packer, call: Call[T], now: bytes = b"") -> T:
-        """Carry a call to the server and bring back what it answers.
+        """Make a call to the server and return its result.
 
-        Goes on trying for `patience` seconds, then raises `ServerUnavailable`.
+        Retries for `patience` seconds, then raises `ServerUnavailable`.
         """
         caller = self.session.take_caller()
         caller.number += 1
@@ -54,9 +54,9 @@ class Server(Conversations[Link]):
             self.session.give_caller(caller)
 
     def send(self, packer: protocol.Packer, call: Call[T], now: bytes = b"") -> Sent[T]:
-        """Send a call, and let its answer be read later: the server works meanwhile.
+        """Send a call whose answer is read later, so that the server works meanwhile.
 
-        Goes on trying as `run` does, until it could be sent. Not for a call that waits for work.
+        Retries as `run` does until the call was sent. Not for calls that wait for work.
         """
         assert not call.wait
         return Sent(self._send(packer, call, now))
@@ -73,9 +73,9 @@ class Server(Conversations[Link]):
     def subscribe(
         self, queues: Sequence[protocol.Packer], idle: float
     ) -> Iterator[Iterator[bytes]]:
-        """Listen to the events of queues until none came for `idle` seconds; reconnects by itself.
+        """Listen to events of queues until none arrives for `idle` seconds. Reconnects by itself.
 
-        One connection is enough: a cluster carries what is published on one node to all.
+        One connection is enough: a cluster forwards published messages to all its nodes.
         """
         subscription = Subscription(self, queues, idle)
         try:
@@ -87,25 +87,26 @@ class Server(Conversations[Link]):
     def queues(self) -> list[str]:
         """Return the names of the queues on this server, or on all primaries of a cluster.
 
-        Walks all keys of the database in small steps, which holds up no other client. A queue that
-        was never used, or was deleted, has no name here; one whose slot moves may be missed.
+        Scans all keys of the database in small steps, so that other clients are not held up. Queues
+        that were never used or were deleted are not listed. A queue whose slot is being migrated
+        may be missed.
         """
         return carry_out(self._queues())
 
     def primaries(self) -> Sequence[Node | None]:
-        """Return the servers that have queues; None stands for the only one."""
+        """Return the servers that hold queues; None stands for a single server."""
         return carry_out(self._primaries())
 
     def where(self, slot: int) -> Node:
-        """Return which of several servers has a slot; trouble is an OSError or a refusal."""
+        """Return the node that serves a slot; raise OSError or ServerRefused on failure."""
         return carry_out(self._where(slot))
 
     def connect(self, slot: int) -> Link:
-        """Open a connection to the server of a slot; trouble is an OSError or a refusal."""
+        """Connect to the server of a slot; raise OSError or ServerRefused on failure."""
         return carry_out(self.connecting(slot))
 
     def connect_to(self, node: Node | None) -> Link:
-        """Open a connection to one of several servers, or to the only one."""
+        """Connect to a node; None stands for a single server."""
         return carry_out(self._connect_to(node))
 
     def close(self) -> None:
@@ -117,7 +118,7 @@ class Server(Conversations[Link]):
 
     @contextmanager
     def _undone_by(self, undo: Callable[[], object]) -> Iterator[None]:  # noqa: ARG002
-        """Run a block. `AsyncServer` undoes what it has done if it is cancelled: no thread is."""
+        """Run a block. Only `AsyncServer` has to undo it: threads are not cancelled."""
         yield
 
     # -------------------------------------------------------------------------- steps
@@ -140,13 +141,13 @@ class Server(Conversations[Link]):
 
 
 def carry_out(steps: Steps[T]) -> T:
-    """Carry out steps, and return what they come to."""
+    """Carry out the steps of a conversation and return its result."""
     try:
         step = steps.send(None)
         while True:
             try:
                 answer = step[0](*step[1:])
-            except BaseException as error:  # noqa: BLE001  # It is theirs, also a KeyboardInterrupt.
+            except BaseException as error:  # noqa: BLE001  # The steps handle it.
                 step = steps.throw(error)
             else:
                 step = steps.send(answer)
@@ -158,7 +159,7 @@ def carry_out(steps: Steps[T]) -> T:
 
 
 class Sent(Generic[T]):
-    """A call that was sent, and whose answer was not read."""
+    """A call that was sent and whose answer has not been read."""
 
     __slots__ = ("_link", "_steps")
 
@@ -179,15 +180,15 @@ class Sent(Generic[T]):
         self._link: Link = step
 
     def fileno(self) -> int:
-        """Return what becomes readable when the answer comes, or the connection is lost."""
+        """Return the descriptor: readable when the answer arrives or the connection is lost."""
         return self._link.fileno()
 
     def result(self) -> T:
-        """Return the answer; if it is lost the call is made again, as by `Server.run`."""
+        """Return the answer. If it is lost the call is retried, as by `Server.run`."""
         return carry_out(self._steps)
 
     def forget(self) -> None:
-        """Do without the answer."""
+        """Ignore the answer."""
         self._steps.close()
 
 
@@ -197,7 +198,7 @@ def _messages(subscription: Subscription[Link]) -> Iterator[bytes]:
 
 
 def warn_of_blocking(address: Address) -> None:
-    """Warn, once, where a call that has to wait for the server stops an event loop."""
+    """Warn once if a call blocks an event loop while it waits for the server."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return
@@ -210,9 +211,9 @@ def warn_of_blocking(address: Address) -> None:
 
 
 def embedded_path(embedded: Embedded, seconds: float) -> str:
-    """Start the embedded server where it does not run, and return its socket.
+    """Start the embedded server unless it is running, and return its socket.
 
-    Trouble that may pass is an OSError, to be tried again; other trouble is `ServerNotStarted`.
+    Raises OSError for a temporary problem, which is retried, else `ServerNotStarted`.
     """
     try:
         return str(embedded.ensure(seconds))
@@ -222,7 +223,7 @@ def embedded_path(embedded: Embedded, seconds: float) -> str:
 
 @contextmanager
 def repeat(seconds: float, act: Callable[[], object], name: str) -> Iterator[None]:
-    """Act every so many seconds until the block ends, whatever goes wrong meanwhile."""
+    """Call `act` every `seconds` until the block ends. Exceptions are logged."""
     stop = threading.Event()
 
     def go_on() -> None:

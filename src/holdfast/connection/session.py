@@ -1,8 +1,8 @@
-"""One life of one client: what must be new in every process, and in every client of a process.
+"""Sessions: the state of a client that must be new in every process.
 
-The name of the holder, the callers with their numbers, and their connections. A forked child that
-went on with those of its parent would answer for the parent's leases, repeat its numbers and talk
-over its connections. And the settings of a client, as one value, to make another one like it.
+It consists of the holder's name, the callers with their numbers, and their connections. A forked
+child with the state of its parent would hold the parent's leases, repeat its call numbers and write
+to its connections. `Settings` are the arguments of a client, to create another like it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 class _Link(Protocol):
     def close(self) -> None:
-        """Close at once; replies that are under way are lost."""
+        """Close at once. Outstanding replies are lost."""
 
 
 L = TypeVar("L", bound=_Link)
 
 
 class Caller(Generic[L]):
-    """A name and a number for calls, one in flight at a time, and the link that carries them.
+    """The name and number of calls, one in flight at a time, and their connection.
 
-    With several servers it has a link to each one that it needed, and `link` leads to `node`.
+    With several servers it keeps a link to each that it has used; `link` is the one to `node`.
     """
 
     __slots__ = ("link", "name", "node", "number", "others")
@@ -50,14 +50,14 @@ class Caller(Generic[L]):
         self.others: dict[Node, L] = {}
 
     def turn_to(self, node: Node) -> None:
-        """Use the link to another server, if there is one."""
+        """Switch to another server, and to the link to it, if there is one."""
         if node != self.node:
             if self.node and self.link:
                 self.others[self.node] = self.link
             self.node, self.link = node, self.others.pop(node, None)
 
     def drop(self) -> None:
-        """Close the link: a reply may still be on its way, and must not meet the next call."""
+        """Close the link: an outstanding reply must not be taken for the reply to the next call."""
         if self.link is not None:
             self.link.close()
             self.link = None
@@ -70,39 +70,39 @@ class Caller(Generic[L]):
 
 
 class Session(Generic[L]):
-    """A holder, a count of its lease calls, and its idle callers."""
+    """A holder, the number of its lease calls, and its idle callers."""
 
     def __init__(self) -> None:
         self.renew()
         _alive.add(self)
 
     def renew(self) -> None:
-        """Begin a new life."""
+        """Reset to a new holder without callers."""
         self.holder = random_name()
         self._leases = count(1)
         self._idle: list[Caller[L]] = []
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The one that its callers belong to, if any does."""
+        """The event loop of its callers, if they belong to one."""
         self.undoing: set[asyncio.Task[Any]] = set()
-        """Tasks that give back what cancelled calls took."""
+        """Tasks that release what cancelled calls have leased."""
 
     def next_token(self) -> str:
-        """Return the name of the next lease call."""
+        """Return the token for the next lease call."""
         return f"{self.holder}.{next(self._leases)}"
 
     def take_caller(self) -> Caller[L]:
-        """Return an idle caller, or a new one; it is the taker's alone until given back."""
+        """Return an idle or new caller for exclusive use. Return it with `give_caller`."""
         try:
             return self._idle.pop()
         except IndexError:
             return Caller(random_name().encode())
 
     def give_caller(self, caller: Caller[L]) -> None:
-        """Take a caller back."""
+        """Make a caller available again."""
         self._idle.append(caller)
 
     def take_callers(self) -> list[Caller[L]]:
-        """Take all idle callers out."""
+        """Remove and return all idle callers."""
         idle, self._idle = self._idle, []
         return idle
 
@@ -124,12 +124,13 @@ os.register_at_fork(after_in_child=_renew_all)
 PATIENCE_SECONDS: Final = 15.0
 
 LEAST_SECONDS: Final = 1.0
-"""What one step of a call may take even if patience is shorter: a busy server is not lost."""
+"""The least timeout of one step of a call, even if the patience is shorter: a busy server is not
+lost."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The arguments of `Server` and `AsyncServer`, which see."""
+    """The arguments of `Server` and `AsyncServer`."""
 
     address: Address
     patience: Duration | None = None
@@ -146,7 +147,7 @@ class Settings:
 
     @property
     def patience_seconds(self) -> float:
-        """For how long a call is tried again."""
+        """How long a call is retried."""
         patience = self.address.patience if self.patience is None else self.patience
         if patience is None:
             patience = PATIENCE_SECONDS
@@ -154,5 +155,5 @@ class Settings:
 
     @property
     def reply_seconds(self) -> float | None:
-        """How long a reply is waited for, where somebody said so."""
+        """The timeout of replies, if `reply_within` was given."""
         return arguments.seconds_or_none("reply_within", self.reply_within)

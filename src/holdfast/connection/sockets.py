@@ -1,4 +1,4 @@
-"""One connection to a server, for a thread: bytes out, replies in."""
+"""A blocking connection to a server: sends bytes, reads replies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK_BYTES = 65536
 
 
 class Link:
-    """One connection: bytes out, replies in. Any trouble with it is an OSError."""
+    """A connection that sends bytes and reads replies. Its failures are OSErrors."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class Link:
             raise
 
     def ask(self, packed: bytes) -> Any:
-        """Send a command and return its reply; an error reply is returned, not raised."""
+        """Send a command and return its reply. An error reply is returned, not raised."""
         self.send(packed)
         return self.read()
 
     def ask_both(
         self, first: bytes, second: bytes, wait: float = 0, ahead: int = 1
     ) -> tuple[Any, Any]:
-        """Send two commands at once, of which the first may take `wait` seconds.
+        """Send two commands at once. The first may take `wait` seconds.
 
-        Where the first is several, `ahead` of them, it is the reply to the first of those.
+        `first` may contain `ahead` commands; then only the reply to the first of them is returned.
         """
         self._socket.settimeout(wait + self._reply_seconds)
         self.send(first + second)
@@ -75,7 +75,7 @@ class Link:
         return before, reply
 
     def send(self, packed: bytes) -> None:
-        """Send a command; its reply is read later. As long as something is taken, it goes on."""
+        """Send a command without reading its reply. A timeout applies to each chunk."""
         try:
             if len(packed) <= CHUNK_BYTES:
                 self._socket.sendall(packed)
@@ -93,12 +93,12 @@ class Link:
         return self._hear_names() or self._read() if self._unheard else self._read()
 
     def settle(self) -> None:
-        """Have the answers to our names, so that the next thing to be read is what was asked."""
+        """Read the replies to the client names, so that the next reply is that of the call."""
         if refused := self._hear_names():
             raise protocol.refusal(refused)
 
     def _hear_names(self) -> hiredis.ReplyError | None:
-        """Read what came of our names; return why the server turns us away, if it does."""
+        """Read the replies to the client names. Return an error that rejects the connection."""
         while self._unheard:
             name, *others = self._unheard
             if not self._introduction.hear(name, reply := self._read_first()):
@@ -126,7 +126,7 @@ class Link:
         return reply
 
     def read_within(self, seconds: float) -> Any:
-        """Return the next reply, or None when there is none in time."""
+        """Return the next reply, or None after a timeout."""
         self._socket.settimeout(seconds)
         try:
             return self.read()
@@ -134,28 +134,28 @@ class Link:
             return None
 
     def limit(self, seconds: float) -> None:
-        """Wait so long for each reply from now on."""
+        """Set the timeout of replies."""
         if seconds != self._reply_seconds:
             self._reply_seconds = seconds
             self._socket.settimeout(seconds)
 
     def show_life(self) -> None:
-        """Have an answer, soon, or else an OSError: it was lost before."""
+        """Ping a server that was lost before; raise OSError if it does not answer soon."""
         self._socket.settimeout(FIND_SECONDS)
         self.ask(protocol.PING)
         self._socket.settimeout(self._reply_seconds)
 
     def fileno(self) -> int:
-        """Return what to wait for before a read that shall not block."""
+        """Return the descriptor to wait for before a read."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close at once; what is under way is lost."""
+        """Close at once. Outstanding replies are lost."""
         self._socket.close()
 
 
 def explained(error: OSError, address: Address, seconds: float) -> OSError:
-    """Return why a connection could not be opened, in words that say what to do."""
+    """Return an error that says why a connection failed and what to do."""
     if isinstance(error, socket.gaierror):
         return ConnectionError(
             f"the host name {address.host!r} cannot be resolved ({error.strerror}): correct the "
@@ -177,7 +177,7 @@ def explained(error: OSError, address: Address, seconds: float) -> OSError:
 
 
 def unspoken(error: OSError, address: Address) -> OSError:
-    """Return why a new connection was lost before its first answer."""
+    """Return an error for a new connection that was lost before its first reply."""
     if address.tls or not address.host or isinstance(error, TimeoutError):
         return error
     return ConnectionResetError(
@@ -210,7 +210,7 @@ def _connected_to(path: str, seconds: float) -> socket.socket:
 
 
 def _connected(address: Address, seconds: float) -> socket.socket:
-    """Connect to the first of a host's addresses that answers, all within these seconds."""
+    """Connect to the first address of a host that answers, within `seconds` in total."""
     until = time.monotonic() + seconds
     trouble: OSError | None = None
     for family, kind, proto, _, place in _resolve(address.host, address.port, seconds):
@@ -239,13 +239,13 @@ def _connected(address: Address, seconds: float) -> socket.socket:
 
 
 class _Lookup:
-    """One question to the resolver, which cannot be given a timeout, in a thread of its own."""
+    """A DNS lookup in a separate thread, since `getaddrinfo` has no timeout."""
 
     def __init__(self, host: str, port: int) -> None:
         self.done = threading.Event()
         self.found: list[Any] = []
         self.trouble: OSError | None = None
-        _lookups[host, port] = self  # Before it begins: it takes itself out when it ends.
+        _lookups[host, port] = self  # Before the thread starts, which removes it.
         threading.Thread(target=self._look, args=(host, port), daemon=True).start()
 
     def _look(self, host: str, port: int) -> None:
@@ -253,7 +253,7 @@ class _Lookup:
             self.found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError as error:
             self.trouble = error
-        except ValueError as error:  # It cannot be encoded.
+        except ValueError as error:  # The name cannot be encoded.
             self.trouble = socket.gaierror(socket.EAI_NONAME, str(error))
         finally:
             _lookups.pop((host, port), None)
@@ -261,7 +261,7 @@ class _Lookup:
 
 
 _lookups: Final[dict[tuple[str, int], _Lookup]] = {}
-"""Those under way. Who asks the same waits for the same answer, so that threads do not pile up."""
+"""Running lookups. Equal lookups share one thread, so that threads do not pile up."""
 
 os.register_at_fork(after_in_child=_lookups.clear)
 

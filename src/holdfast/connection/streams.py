@@ -1,4 +1,4 @@
-"""One connection to a server, for an event loop: `sockets.py` as an asyncio protocol."""
+"""An asyncio connection to a server: `sockets.py` as an asyncio protocol."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from holdfast.connection.sockets import explained, unspoken
 from holdfast.connection.topology import FIND_SECONDS
 
 MOST_REPLIES: Final = 1000
-"""What waits here to be read, about: who is slow to take events leaves the rest to the server."""
+"""About how many unread replies are buffered. A slow reader of events leaves the rest to the
+server."""
 
 
 class AsyncLink(asyncio.Protocol):
-    """One connection: bytes out, replies in. Any trouble with it is an OSError."""
+    """A connection that sends bytes and reads replies. Its failures are OSErrors."""
 
     def __init__(self, address: Address, reply_seconds: float) -> None:
         self._address = address
@@ -64,7 +65,7 @@ class AsyncLink(asyncio.Protocol):
     async def introduce(
         self, introduction: protocol.Introduction, greeting: protocol.Greeting
     ) -> None:
-        """Log in, and send our names; what comes of those is read with the next reply."""
+        """Log in, and send the client names, whose replies are read with the next reply."""
         self._introduction = introduction
         self._unheard = greeting.names
         self._transport.write(greeting.packed)
@@ -73,20 +74,20 @@ class AsyncLink(asyncio.Protocol):
                 raise protocol.refusal(reply)
 
     async def send(self, packed: bytes) -> None:
-        """Send a command; its reply is read later."""
+        """Send a command without reading its reply."""
         self._transport.write(packed)
 
     async def ask(self, packed: bytes) -> Any:
-        """Send a command and return its reply; an error reply is returned, not raised."""
+        """Send a command and return its reply. An error reply is returned, not raised."""
         self._transport.write(packed)
         return await self.read()
 
     async def ask_both(
         self, first: bytes, second: bytes, wait: float = 0, ahead: int = 1
     ) -> tuple[Any, Any]:
-        """Send two commands at once, of which the first may take `wait` seconds.
+        """Send two commands at once. The first may take `wait` seconds.
 
-        Where the first is several, `ahead` of them, it is the reply to the first of those.
+        `first` may contain `ahead` commands; then only the reply to the first of them is returned.
         """
         self._transport.write(first + second)
         before = await self.read(wait + self._reply_seconds)
@@ -95,18 +96,18 @@ class AsyncLink(asyncio.Protocol):
         return before, await self.read()
 
     async def read(self, seconds: float | None = None) -> Any:
-        """Return the next reply; as long as something is taken or arrives, it is waited for."""
+        """Return the next reply. The timeout starts again while data is being sent."""
         if self._unheard and (refused := await self._hear_names(seconds)):
-            return refused  # The server turns us away: that is all that comes.
+            return refused  # The connection was rejected: no reply follows.
         return await self._read(seconds)
 
     async def settle(self) -> None:
-        """Read the answers to our names, so that the next thing to be read is what was asked."""
+        """Read the replies to the client names, so that the next reply is that of the call."""
         if refused := await self._hear_names():
             raise protocol.refusal(refused)
 
     async def _hear_names(self, seconds: float | None = None) -> hiredis.ReplyError | None:
-        """Read what came of our names; return why the server turns us away, if it does."""
+        """Read the replies to the client names. Return an error that rejects the connection."""
         while self._unheard:
             name, *others = self._unheard
             if not self._introduction.hear(name, reply := await self._read_first(seconds)):
@@ -137,23 +138,23 @@ class AsyncLink(asyncio.Protocol):
         return self._replies.popleft()
 
     async def read_within(self, seconds: float) -> Any:
-        """Return the next reply, or None when there is none in time."""
+        """Return the next reply, or None after a timeout."""
         try:
             return await self.read(seconds)
         except TimeoutError:
             return None
 
     def limit(self, seconds: float) -> None:
-        """Wait so long for each reply from now on."""
+        """Set the timeout of replies."""
         self._reply_seconds = seconds
 
     async def show_life(self) -> None:
-        """Have an answer, soon, or else an OSError: it was lost before."""
+        """Ping a server that was lost before; raise OSError if it does not answer soon."""
         self._transport.write(protocol.PING)
         await self.read(FIND_SECONDS)
 
     def close(self) -> None:
-        """Close at once; what is under way is lost."""
+        """Close at once. Outstanding replies are lost."""
         self._transport.abort()
 
 
@@ -165,7 +166,7 @@ async def open_link(
     reply_seconds: float,
     connect_seconds: float,
 ) -> AsyncLink:
-    """Connect and introduce ourselves."""
+    """Connect and log in."""
     loop = asyncio.get_running_loop()
     link = AsyncLink(address, reply_seconds)
     try:

@@ -1,8 +1,8 @@
-"""Which server to talk to, where there are several: who serves a slot of a cluster, who is primary.
+"""Topology: which node of a cluster serves a slot, and which server is primary under Sentinels.
 
-Decisions only, no I/O. To find out, a topology yields whom to ask and what, and is sent the reply
-or thrown what went wrong; both shells drive the same one. What it knows may be out of date at any
-moment: then a server says so, or does not answer, and it is asked for again.
+No I/O: to look something up, a topology yields an address and a command, and is sent the reply or
+thrown the error. Both shells drive the same code. Its knowledge may be out of date at any moment:
+then a server redirects or does not answer, and the lookup is repeated.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from holdfast.connection.address import Address, Node, shown
 from holdfast.errors import HoldfastError, ServerRefused
 
 FIND_SECONDS: Final = 2.0
-"""How long one server is waited for while it is only asked where to go: another may know."""
+"""The timeout for looking something up on one server: another may answer instead."""
 
 HOPS: Final = 3
-"""Redirects that are followed at once; after so many the nodes do not agree, and need a moment."""
+"""How many redirects are followed without a pause. After more, the nodes disagree and need time."""
 
 Finding: TypeAlias = Generator[tuple[Address, bytes], Any, None]
 
 CONFIRM_SECONDS: Final = 1.0
-"""How long what a Sentinel said is relied on. A primary that was replaced while it lives goes on as
-if it were one until it is told, which takes Sentinels up to ten seconds; what it takes is lost."""
+"""How long an answer of a Sentinel is used. A primary that was replaced while alive keeps accepting
+writes until a Sentinel demotes it, which takes up to ten seconds; those writes are lost."""
 
 _SLOTS: Final = protocol.pack(b"CLUSTER", b"SLOTS")
 _ROLE: Final = protocol.pack(b"ROLE")
@@ -36,38 +36,38 @@ _ASKING: Final = protocol.pack(b"ASKING")
 
 
 class Topology(Protocol):
-    """What is known about several servers. Threads share it; every change is one assignment."""
+    """Knowledge about several servers. Threads share it; every change is one assignment."""
 
     def where(self, slot: int) -> Node | None:
-        """Return who serves a slot, or None when somebody has to be asked first."""
+        """Return the node that serves a slot, or None if it must be looked up first."""
 
     def primaries(self) -> list[Node] | None:
-        """Return all who serve slots, none where that is not told; None as above."""
+        """Return all nodes that serve slots; [] if the ACL hides them; None if to be looked up."""
 
     def find(self) -> Finding:
-        """Ask who serves what."""
+        """Look up which nodes serve which slots."""
 
     def forget(self, slot: int) -> None:
-        """Ask again before the next call to this slot."""
+        """Look up this slot again before the next call."""
 
     def lost(self, node: Node) -> None:
-        """Note that a server does not answer, or may not: ask before the next call to it."""
+        """Record that a server does not answer, or may not: look up again before the next call."""
 
     def found(self, node: Node) -> None:
-        """Note that a server answers."""
+        """Record that a server answers."""
 
     def doubts(self, node: Node) -> bool:
-        """Whether a server has not answered since it was lost."""
+        """Return whether a server has not answered since it was lost."""
 
     def moved(self, slot: int, node: Node) -> None:
-        """Note who serves a slot, as another node said."""
+        """Record the node that serves a slot, from a redirect."""
 
     def target(self, redirect: str, teller: Node) -> Node:
-        """Return whom a redirect names."""
+        """Return the node that a redirect names."""
 
 
 def topology_of(address: Address) -> Topology | None:
-    """Return what is to be known about several servers; None for one that is where it is."""
+    """Return a topology for a cluster or Sentinels; None for a single server."""
     match address.kind:
         case "cluster":
             return Cluster(address)
@@ -77,7 +77,7 @@ def topology_of(address: Address) -> Topology | None:
 
 
 class _Doubts:
-    """Those that were lost."""
+    """The servers that were lost and have not answered since."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -93,7 +93,7 @@ class _Doubts:
         return node in self._lost
 
     def _in_order(self, nodes: tuple[Node, ...]) -> list[Node]:
-        """Return whom to ask: anybody, those that were lost last."""
+        """Return nodes to ask, in random order, but lost nodes last."""
         return sorted(nodes, key=lambda node: (node in self._lost, random.random()))
 
     def target(self, redirect: str, teller: Node) -> Node:
@@ -101,14 +101,14 @@ class _Doubts:
         return self._reached(host, int(port), teller)
 
     def _reached(self, host: str, port: int, teller: Node) -> Node:
-        """Return how to reach what a server called by this name; without one it is its own."""
+        """Return how to reach a host that a server named; without a name, it means itself."""
         if self._address.reach:
             return self._address.reach, port
         return (teller[0] if host in ("", "?") else host), port
 
 
 class Cluster(_Doubts):
-    """Who serves which slot, as the nodes said last, and as redirects taught since."""
+    """Which node serves which slot, from CLUSTER SLOTS and later redirects."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
@@ -120,7 +120,7 @@ class Cluster(_Doubts):
         node = self._owners.get(slot)
         if node is None and self._ranges is not None:
             owners = (node for first, last, node in self._ranges if first <= slot <= last)
-            # Nobody serves it, or we may not know: any node redirects, or says why not.
+            # The slot is not served, or the ACL hides it: any node redirects, or reports the error.
             node = self._owners[slot] = next(owners, None) or random.choice(self._nodes)
         return node
 
@@ -135,7 +135,7 @@ class Cluster(_Doubts):
     def lost(self, node: Node) -> None:
         super().lost(node)
         self._ranges = None
-        owners = self._owners.copy().items()  # At once: other threads learn meanwhile.
+        owners = self._owners.copy().items()  # A copy: other threads add to it meanwhile.
         self._owners = {slot: owner for slot, owner in owners if owner != node}
 
     def moved(self, slot: int, node: Node) -> None:
@@ -155,7 +155,7 @@ class Cluster(_Doubts):
             if not word:
                 self._learn(reply, node)
                 return
-            if word == "NOPERM":  # Redirects tell the same, one by one.
+            if word == "NOPERM":  # Learn the slots from redirects instead.
                 self._ranges = []
                 return
             trouble = _no_cluster(node) if word == "ERR" else protocol.refusal(reply)
@@ -183,7 +183,7 @@ def _no_cluster(node: Node) -> ServerRefused:
 
 
 class Sentinels(_Doubts):
-    """Who is primary, as a Sentinel said a moment ago and the server itself confirmed."""
+    """The primary, named by a Sentinel recently and confirmed by the server itself."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address)
@@ -205,17 +205,17 @@ class Sentinels(_Doubts):
         self._primary = None
 
     def moved(self, slot: int, node: Node) -> None:
-        """Never told outside of a cluster."""
+        """Do nothing: only clusters redirect."""
 
     def find(self) -> Finding:
         trouble: Exception | None = None
         known = self._primary
-        self._rely()  # Others need not ask meanwhile.
+        self._rely()  # Other threads need not ask meanwhile.
         question = protocol.pack(
             b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._address.primary.encode()
         )
         for sentinel in self._in_order(self._address.nodes):
-            super().lost(sentinel)  # Until it answers: who does not is asked last.
+            super().lost(sentinel)  # Until it answers: lost Sentinels are asked last.
             try:
                 told = yield self._address.sentinel(sentinel), question
                 self.found(sentinel)
@@ -224,23 +224,23 @@ class Sentinels(_Doubts):
                     return self._rely()
                 role = yield self._address.at(node), _ROLE
             except (OSError, ServerRefused) as error:
-                if not isinstance(trouble, ServerRefused):  # Who answers says more.
+                if not isinstance(trouble, ServerRefused):  # A refusal says more.
                     trouble = error
                 continue
             word = protocol.word_of(role)
             if word == "NOPERM" or (not word and role[0] == b"master"):
                 self._primary = node
                 return self._rely()
-            # It was primary, and the Sentinel does not know better yet.
+            # It is not primary any more, which the Sentinel does not know yet.
             trouble = (
-                protocol.refusal(role) if word else ConnectionError(f"{shown(node)}: no primary")
+                protocol.refusal(role) if word else ConnectionError(f"{shown(node)}: not a primary")
             )
         if known is None:
             raise trouble or ConnectionError("there is no Sentinel to ask")
         return self._rely()
 
     def _rely(self) -> None:
-        """Ask nobody for a moment."""
+        """Use the known primary for a moment without asking."""
         self._confirm_at = time.monotonic() + CONFIRM_SECONDS
 
     def _told(self, reply: Any, sentinel: Node) -> Node:
@@ -261,7 +261,7 @@ class Sentinels(_Doubts):
 
 
 class RoutedTries(protocol.Tries):
-    """The tries of one call where there are several servers: which one is next."""
+    """The retries of one call with several servers, including the choice of the next server."""
 
     retriable = protocol.RETRIABLE | {"READONLY", "NOREPLICAS", "MOVED", "ASK"}
 
@@ -276,7 +276,7 @@ class RoutedTries(protocol.Tries):
         return super().after_loss(error, sent=sent)
 
     def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:
-        self._leave(node)  # Its replica may be the primary by now.
+        self._leave(node)  # One of its replicas may be the primary by now.
         return super().after_few_copies(replicas, wanted)
 
     def after_no_entry(self, error: ServerRefused, node: Node | None = None) -> float:
@@ -310,7 +310,7 @@ class RoutedTries(protocol.Tries):
         self.ask_at = None
         if word == "MOVED":
             self._topology.moved(self._slot, node)
-        else:  # This once: the slot is on its way, and there as a whole is not yet anybody.
+        else:  # For this call only: the slot is being migrated, so no node owns all its keys yet.
             self.ask_at, self.first, self.ahead = node, _ASKING, 1
         self._hops += 1
         trouble: HoldfastError = protocol.refusal(reply)

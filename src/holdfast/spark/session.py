@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -27,6 +29,8 @@ QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+START_ERRORS: Final = (Py4JError, PySparkException)
+"""What `session` raises if Spark does not start."""
 _QUERY_LOGS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """The loggers to which PySpark writes each analysis error that it raises."""
 FAIR: Final = {"spark.scheduler.mode": "FAIR"}

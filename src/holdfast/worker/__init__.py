@@ -1,4 +1,4 @@
-"""Workers: they lease jobs, run handlers and settle what they did."""
+"""Workers lease jobs, run their handlers and settle them."""
 
 from holdfast.worker.concurrency import Auto
 from holdfast.worker.hooks import Hooks

@@ -1,4 +1,4 @@
-"""Leases become runs: each job is given to its handler's executor, those of a batch together."""
+"""Starts leased jobs: passes each to its handler's executor, batched where the handler wants it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from holdfast.worker.handlers import NOBODY
+from holdfast.worker.handlers import NO_HANDLER
 from holdfast.worker.job import AsyncRunningJob, Batch, RunningJob
-from holdfast.worker.leases import Held, pieces
+from holdfast.worker.leases import HeldJobs, pieces
 from holdfast.worker.outcomes import GIVEN_BACK, Answer
 from holdfast.worker.pace import unknown_after
 from holdfast.worker.reporting import tell
@@ -17,29 +17,29 @@ from holdfast.worker.reporting import tell
 if TYPE_CHECKING:
     from holdfast.job import Lease
     from holdfast.worker.handlers import Handler
-    from holdfast.worker.loop import Control
+    from holdfast.worker.loop import ControlLoop
     from holdfast.worker.shared import Shared
 
 log = logging.getLogger("holdfast")
 
 MOST_KNOWN: Final = 10_000
-"""Jobs without a handler of which it is remembered how often they came."""
+"""Job ids for which a worker counts how often the handler was missing."""
 
 NO_ROOM_SECONDS: Final = 1.0
-"""Where no thread can be started to run a job, it goes back for so long."""
+"""How long a job is released for when no thread can be started to run it."""
 
 
 class Beginning:
-    """Begins what a control loop has leased."""
+    """Starts the jobs that a control loop has leased."""
 
-    def __init__(self, control: Control, held: Held, shared: Shared) -> None:
+    def __init__(self, control: ControlLoop, held: HeldJobs, shared: Shared) -> None:
         self._control = control
         self._held = held
         self._shared = shared
         self._unknown: Counter[str] = Counter()
 
     def begin(self, leases: Sequence[Lease], asked_at: float) -> int:
-        """Hold these and hand them over; return how many places more they need, or fewer."""
+        """Hold leases and submit their jobs. Return how many more (or fewer) slots they take."""
         lapses_at = asked_at + self._shared.lease_seconds
         handlers, called = self._shared.handlers, self._control.called
         works: dict[Handler, list[RunningJob]] = {}
@@ -51,12 +51,12 @@ class Beginning:
         more = 0
         for handler, jobs in works.items():
             self._held.add(jobs, asked_at)
-            if self._control.is_leaving():  # There may be no executor any more.
+            if self._control.is_leaving():  # The executors may be closed already.
                 more -= len(jobs)
                 for job in jobs:
                     self._held.answer(job, GIVEN_BACK)
                 continue
-            if handler is NOBODY:
+            if handler is NO_HANDLER:
                 more -= len(jobs)
                 self._give_up(jobs)
                 continue
@@ -69,20 +69,20 @@ class Beginning:
             if handler.batch:
                 least = self._shared.pace.most_at_once
                 batches = [Batch(some, least) for some in pieces(jobs, handler.batch)]
-                more += sum(batch.places for batch in batches) - len(jobs)
+                more += sum(batch.slots for batch in batches) - len(jobs)
                 executor.submit(batches)
             else:
                 executor.submit(jobs)
         return more
 
     def _give_back(self, jobs: Sequence[RunningJob], error: Exception) -> None:
-        """Give jobs back that nobody can run just now."""
+        """Release jobs for which no executor could be started."""
         for job in jobs:
             self._held.answer(job, Answer("release", after_ms=round(NO_ROOM_SECONDS * 1000)))
-        log.error("%s: %s; given back, with %d others", jobs[0].id, error, len(jobs) - 1)
+        log.error("%s: %s; released, with %d others", jobs[0].id, error, len(jobs) - 1)
 
     def _give_up(self, jobs: Sequence[RunningJob]) -> None:
-        """Give jobs back that name a handler which is not here: another worker may have it."""
+        """Release jobs whose handler is not registered here: another worker may have it."""
         for job in jobs:
             name = job.lease.facts.handler
             seconds = unknown_after(self._unknown[job.id])

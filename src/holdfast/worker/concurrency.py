@@ -1,10 +1,10 @@
-"""How many handlers run at a time, where that follows the load: `concurrency="auto"`.
+"""Adapts the number of concurrent handlers to the load: `concurrency="auto"`.
 
-The rule: the tasks of this worker that want a processor, on average over the last second, should be
-as many as there are processors for it. A handler that computes wants one all the time, so there is
-one handler per processor. A handler that waits for a network wants one for a small part of the
-time, so there are many. For the worker are the processors that it uses and those that are idle, and
-at least half of all, whatever other programs do.
+The rule: the number of this worker's tasks that want a processor, averaged over the last second,
+should equal the number of processors that it may use. A CPU-bound handler wants a processor all the
+time, so one handler runs per processor. A handler that waits for the network wants one for a small
+part of the time, so many run. A worker may use the processors that it uses now and the idle ones,
+but always at least half of all, whatever other programs do.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ log = logging.getLogger("holdfast")
 
 TICK_SECONDS: Final = 1.0
 ROOMY: Final = 0.8
-"""More handlers may run while those that run want less than this part of the processors."""
+"""More handlers may run while the running ones want less than this fraction of the processors."""
 CROWDED: Final = 1.1
-"""Fewer should run when they want more than this. Between the two nothing changes."""
+"""Fewer should run when they want more than this. In between nothing changes."""
 SATURATED: Final = 0.95
-"""When all programs together use more than this part of the processors, some have to wait."""
+"""When all programs together use more than this fraction, some of them wait for a processor."""
 ONE_PROCESSOR: Final = 1.1
-"""Threads that use less than this together may wait for each other: the interpreter runs one at a
-time."""
+"""Threads that together use less than this may be waiting for each other: the interpreter runs one
+at a time."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Between how many the concurrency may go: `Worker(queue, concurrency=Auto(2, 32))`."""
+    """Bounds of an automatic concurrency: `Worker(queue, concurrency=Auto(2, 32))`."""
 
     least: int = 1
     most: int | None = None
@@ -58,7 +58,7 @@ class Auto:
 
 
 def bounds_of(concurrency: object, executor: ExecutorKind) -> tuple[int, int]:
-    """Return the least and the most that `concurrency` means: of a plain number, twice that."""
+    """Return the bounds of a `concurrency` argument. A plain number is both bounds."""
     if concurrency is None:
         return (_USUAL[executor](),) * 2
     if concurrency == "auto":
@@ -88,15 +88,15 @@ _MOST: Final[dict[ExecutorKind, Callable[[], int]]] = {
 
 
 def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, one: bool) -> int:
-    """Return how many shall run from now on.
+    """Return how many handlers should run from now on.
 
-    wants  all places are taken, and there may be more work
+    wants  all slots are taken, and there may be more work
     one    handlers share one interpreter
     """
     least, most = bounds
     available = _available(count, load, one=one)
     wanted = max(_wanted(count, load), 0.01)
-    fit = count * available / wanted  # So many would want all that is available.
+    fit = count * available / wanted  # This many would use all available processors.
     if wanted > available * CROWDED:
         return max(least, min(count, max(math.ceil(fit - 0.25), count - max(1, count // 8))))
     if wants and (wanted <= available * ROOMY or count + 1 <= available):
@@ -115,15 +115,15 @@ def _available(count: int, load: Load, *, one: bool) -> float:
 
 
 def _wanted(count: int, load: Load) -> float:
-    """Return how many processors they want: what they had, and what they waited for."""
+    """Return how many processors the handlers want: those they used and those they waited for."""
     if load.wanted is not None:
         return max(load.wanted, load.own)
-    # It is not known who waits: where all are busy it may be all of them.
+    # The time spent waiting is unknown. When all processors are busy, all handlers may be waiting.
     return count if load.busy >= SATURATED else load.own
 
 
 class Tuner:
-    """Looks once a second, and changes the concurrency."""
+    """Adjusts the concurrency once a second."""
 
     def __init__(
         self,
@@ -143,24 +143,24 @@ class Tuner:
         self._thread = threading.Thread(target=self._run, name="holdfast tuner", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; nothing is changed after that."""
+        """Stop the thread. The concurrency does not change after this returns."""
         self._over.set()
         self._thread.join()
 
     def _run(self) -> None:
-        gauge = Gauge()
+        meter = LoadMeter()
         while not self._over.wait(TICK_SECONDS):
             try:
-                self.look(gauge.read())
+                self.look(meter.read())
             except Exception:
-                log.exception("concurrency: unexpected, it stays as it is for now")
+                log.exception("concurrency: unexpected error; it stays unchanged for now")
 
     def look(self, load: Load) -> None:
-        """Change the concurrency if this load asks for it."""
+        """Change the concurrency if this load calls for it."""
         count = next_count(self._count, self._bounds, load, wants=self._wants(), one=self._one)
         if count != self._count:
             log.info(
@@ -182,27 +182,27 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class Load(NamedTuple):
-    """What was used since the last look."""
+    """Processor use since the previous reading."""
 
     busy: float
-    """Of what may be used: 1 when nothing is left."""
+    """The fraction of the usable processors that was busy, 0 to 1."""
     own: float
-    """By this process and all that it started, in processors."""
+    """Processors used by this process and all its descendants."""
     wanted: float | None = None
-    """What they used and what they waited for while others ran; None where nobody can tell."""
+    """Processors they used or waited for; None where the kernel does not record waiting."""
     processors: float = 1.0
-    """How many may be used."""
+    """How many processors may be used."""
 
 
 def processors() -> float:
-    """Return how many processors this process may use: a container may have half a one."""
+    """Return how many processors this process may use. A container's quota may be a fraction."""
     allowed = float(len(_allowed()))
     quota = _quota()
     return min(allowed, quota) if quota else allowed
 
 
-class Gauge:
-    """Each `read` tells about the time since the one before."""
+class LoadMeter:
+    """Measures processor use between one `read` and the next."""
 
     def __init__(self) -> None:
         self._at = time.monotonic()
@@ -212,7 +212,7 @@ class Gauge:
         self._wanted = _wanted_seconds(self._own)
 
     def read(self) -> Load:
-        """Return what was used since the last look."""
+        """Return the processor use since the previous reading."""
         now, idle, group, own = time.monotonic(), _idle_seconds(), _group_seconds(), _own_seconds()
         seconds = max(now - self._at, 0.001)
         busy = 1 - (idle - self._idle) / seconds / len(_allowed())
@@ -227,7 +227,7 @@ class Gauge:
 
 
 def _growth(before: dict[int, float], after: dict[int, float]) -> float:
-    """Return how much was added. What is new began at 0."""
+    """Return the total increase. An entry without an earlier value started at 0."""
     return sum(max(0.0, spent - before.get(name, 0.0)) for name, spent in after.items())
 
 
@@ -255,9 +255,9 @@ def _own_seconds() -> dict[int, float]:
 
 
 def _wanted_seconds(pids: Iterable[int]) -> dict[int, float]:
-    """Return for each thread how long it ran and how long it waited for a processor.
+    """Return, for each thread, the seconds it ran plus the seconds it waited for a processor.
 
-    Empty where the kernel does not count that.
+    Empty where the kernel does not record them.
     """
     wanted = {}
     for pid in pids:
@@ -270,7 +270,7 @@ def _wanted_seconds(pids: Iterable[int]) -> dict[int, float]:
 
 
 def _quota() -> float:
-    """Return how many processors the container may use; 0 where nothing is said."""
+    """Return the container's processor quota; 0 when it has none."""
     with suppress(OSError, ValueError):
         most, period = (_group() / "cpu.max").read_text().split()
         return int(most) / int(period)

@@ -1,6 +1,6 @@
 """The functions that run jobs: registered by queue and name, looked up for each job.
 
-Code never comes from the queue: a job names its handler, and what is not registered does not run.
+Code never comes from the queue: a job names its handler, and only registered handlers run.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _FAILURES: Final = object()
 
 @dataclass(frozen=True, eq=False)
 class Handler:
-    """A function that runs jobs, and how."""
+    """A function that runs jobs, with its settings."""
 
     function: Callable[..., Any]
     is_async: bool = False
     batch: int = 0
-    """The most jobs that it takes in one call; 0 where it takes one, and not a list."""
+    """The most jobs per call; 0 for a handler that takes one job, not a list."""
     timeout: float | None = None
     """Seconds that one run may take."""
     in_thread: bool = False
-    """Whether it runs in a thread, where nobody can stop it: it is only told to stop."""
+    """Whether it runs in a thread, which cannot be stopped: it must check `job.cancelled`."""
     handling: Handling = DEFAULT_HANDLING
-    """Of a failure handler: how often it may try."""
+    """The retry policy of a failure handler."""
 
     @property
     def name(self) -> str:
-        """What to call it in a log."""
+        """The handler's name in log messages."""
         return str(getattr(self.function, "__qualname__", self.function))
 
 
-NOBODY: Final = Handler(print)
-"""Stands for the handler that is not here."""
+NO_HANDLER: Final = Handler(print)
+"""Stands for a handler that is not registered here."""
 
 
 class Handlers:
@@ -70,7 +70,7 @@ class Handlers:
         batch: int | None = None,
         timeout: Duration | None = None,
     ) -> None:
-        """Register a function for jobs of this name, of one queue or of all."""
+        """Register a function for jobs with this handler name, for one queue or all queues."""
         if name is not None:
             utf8_name("name", name)
         self._put(function, queue, name, batch, timeout)
@@ -82,17 +82,18 @@ class Handlers:
         *,
         may_be_late: bool = False,
     ) -> None:
-        """Register what a queue has handlers of its own for, unless that was done before.
+        """Register the handlers that a queue declares, unless they are registered already.
 
-        A timeout that nobody could enforce is refused, unless they may be late.
+        A timeout on a plain function in a thread cannot be enforced, so it is refused unless
+        `may_be_late` is true.
         """
         for one in declared:
             in_thread = self._executor == "thread" and not _is_async(one.run)
             if one.timeout is not None and in_thread and not may_be_late:
                 raise InvalidArgument(
                     f"the handler {one.name!r} of queue {queue!r} has a timeout, but would run in "
-                    'a thread, which nobody can stop: give the worker executor="process", or write '
-                    "the handler as `async def`, or take its timeout away and look at job.cancelled"
+                    'a thread, which cannot be stopped: give the worker executor="process", write '
+                    "the handler as `async def`, or remove its timeout and check job.cancelled"
                 )
             known = self._known.get((queue, one.name))
             if known is None or known.function is not one.run:
@@ -105,7 +106,7 @@ class Handlers:
         handling: Handling = DEFAULT_HANDLING,
         timeout: Duration | None = None,
     ) -> None:
-        """Register the function that gets failed jobs, of one queue or of all."""
+        """Register the function that handles failed jobs, of one queue or all queues."""
         self._put(function, queue, _FAILURES, None, timeout, handling)
 
     def _put(
@@ -138,13 +139,13 @@ class Handlers:
         )
         if not is_async and self._executor == "async":
             raise InvalidArgument(
-                f"{handler.name} is no coroutine function, and would stop all others while it "
-                'runs: write `async def`, or use executor="thread"'
+                f"{handler.name} is not a coroutine function, so it would block other handlers: "
+                'write `async def`, or use executor="thread"'
             )
         if handler.in_thread and timeout is not None:
             raise InvalidArgument(
-                f"{handler.name} runs in a thread, which nobody can stop: write `async def`, or "
-                'look at job.cancelled, or use executor="process"'
+                f"{handler.name} runs in a thread, which cannot be stopped: write `async def`, "
+                'check job.cancelled, or use executor="process"'
             )
         if (queue, name) in self._known:
             where = "" if queue is None else f" of {queue!r}"
@@ -156,34 +157,34 @@ class Handlers:
         self._known[queue, name] = handler
 
     def find(self, queue: str, name: str | None) -> Handler | None:
-        """Return who runs a job of this queue that names this handler, or none."""
+        """Return the handler of this name for a queue, or None."""
         return self._known.get((queue, name)) or self._known.get((None, name))
 
     def for_lease(self, queue: str, lease: Lease) -> Handler:
-        """Return who runs a job that was leased from a queue; NOBODY where nobody does."""
+        """Return the handler for a leased job, or NO_HANDLER."""
         if lease.failed:
-            return self.for_failures(queue) or NOBODY
-        return self.find(queue, lease.facts.handler) or NOBODY
+            return self.for_failures(queue) or NO_HANDLER
+        return self.find(queue, lease.facts.handler) or NO_HANDLER
 
     def for_failures(self, queue: str) -> Handler | None:
-        """Return who gets the failed jobs of a queue."""
+        """Return the failure handler of a queue, or None."""
         return self._known.get((queue, _FAILURES)) or self._known.get((None, _FAILURES))
 
     def at_once(self) -> int:
-        """Return how many jobs a place is good for: 1, unless all handlers take more in a call."""
+        """Return how many jobs one run takes: the smallest batch size of all handlers, or 1."""
         named = (one for (_, name), one in self._known.items() if name is not _FAILURES)
         return min((handler.batch for handler in named), default=0) or 1
 
     def are_mixed(self) -> bool:
-        """Tell whether some are coroutine functions, and some are not."""
+        """Return whether there are both coroutine functions and plain functions."""
         return len({handler.is_async for handler in self._known.values()}) > 1
 
     def names(self) -> list[str]:
-        """Return the names that jobs may give."""
+        """Return the handler names that jobs may give."""
         return sorted({name for _, name in self._known if isinstance(name, str)})
 
     def about(self, queue: str) -> dict[str, object]:
-        """Return what the directory of workers says about the handlers for a queue."""
+        """Return the entry in the directory of workers about the handlers of a queue."""
         here = {
             name: handler
             for (of, name), handler in tuple(self._known.items())
@@ -199,20 +200,20 @@ class Handlers:
         return about
 
     def take_nameless(self) -> bool:
-        """Tell whether jobs that name no handler have one."""
+        """Return whether there is a handler for jobs that name none."""
         return any(name is None for _, name in self._known)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, partial):
         function = function.func
-    call = getattr(function, "__call__", None)  # noqa: B004  # The method, of an object that has one.
+    call = getattr(function, "__call__", None)  # noqa: B004  # An object with an async `__call__`.
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 # ------------------------------------------------------------ jobs whose handler is not here
-# One line in the log per name and minute, however many jobs there are: producers make up the names,
-# so there may be any number of those, too.
+# One log line per name and minute, however many jobs there are. Producers choose the names, so the
+# number of names is bounded too.
 
 
 log = logging.getLogger("holdfast")
@@ -220,7 +221,7 @@ log = logging.getLogger("holdfast")
 LOG_EVERY_SECONDS: Final = 60.0
 """How often a name is logged."""
 MOST_NAMES: Final = 100
-"""Names that are logged on their own; the others share one line."""
+"""The most names with a log line of their own; all others share one line."""
 
 
 @dataclass(slots=True)
@@ -231,14 +232,14 @@ class _Seen:
 
 
 class Unknown:
-    """Logs which handlers are missing. The control loops of a worker share it."""
+    """Logs missing handlers. All control loops of a worker share one instance."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str | None] | None, _Seen] = {}
 
     def tell(self, queue: str, name: str | None, id: str, seconds: float) -> None:
-        """Log that a job was given back for so many seconds, unless its name was just logged."""
+        """Log that a job was released for `seconds`, unless its handler was logged recently."""
         now = time.monotonic()
         with self._lock:
             key = self._key(queue, name, now)
@@ -248,7 +249,7 @@ class Unknown:
                 return
             more, seen.count, seen.log_at = seen.count - 1, 0, now + LOG_EVERY_SECONDS
         log.warning(
-            "%s: no handler for %s%s here; given back for %d s%s",
+            "%s: no handler for %s%s here; released for %d s%s",
             id,
             "jobs without a name" if name is None else arguments.shown(name),
             " and many other names" if key is None else "",
@@ -257,7 +258,7 @@ class Unknown:
         )
 
     def _key(self, queue: str, name: str | None, now: float) -> tuple[str, str | None] | None:
-        """Return what a name is counted under: itself, or all that there is no room for."""
+        """Return the key to count a name under: its own, or None for all names beyond the limit."""
         key = queue, name
         if key not in self._seen and len(self._seen) >= MOST_NAMES:
             self._seen = {k: seen for k, seen in self._seen.items() if now < seen.log_at}

@@ -1,4 +1,4 @@
-"""What a worker tells while it works, for metrics and logs of one's own."""
+"""Hooks: callbacks of a worker, for your own metrics and logs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """Override what you want to hear of, and give it to `Worker(hooks=[…])`.
+    """Base class for callbacks: override methods and pass it to `Worker(hooks=[…])`.
 
-    `started` is called where the handler runs, the others in the control loop of the queue, after
-    the server has confirmed it: they should be quick. What a hook raises is logged.
+    `started` is called where the handler runs. The others are called in the control loop of the
+    queue, after the server has confirmed the event, so they should be quick. An exception in a hook
+    is logged.
     """
 
     def started(self, job: RunningJob) -> None:
@@ -23,27 +24,27 @@ class Hooks:
         """The job is completed."""
 
     def retried(self, job: RunningJob, error: str) -> None:
-        """The handler raised, and the job is tried again."""
+        """The handler raised, and the job will be retried."""
 
     def failed(self, job: RunningJob, error: str) -> None:
-        """The job is failed: the handler said so, or its tries are spent."""
+        """The job has failed: the handler raised `Fail`, or the job used up its retries."""
 
     def released(self, job: RunningJob) -> None:
-        """The job was given back at no cost."""
+        """The job was released, at no cost."""
 
     def lapsed(self, job: RunningJob, reason: str) -> None:
-        """The run did not answer, and the job is given to somebody else."""
+        """The run ended without an answer, and the job goes to another worker."""
 
     def cancelled(self, job: RunningJob) -> None:
-        """Somebody cancelled the job, and its handler is told."""
+        """The job was cancelled, and its handler is asked to stop."""
 
     def lost(self, job: RunningJob) -> None:
-        """The lease is over: how this run ends counts only if nobody else was given the job."""
+        """The lease is over: the result of this run counts only if the job was not leased again."""
 
     def unknown(self, job: RunningJob) -> None:
-        """No handler of this name is here: the job is given back, for a worker that has it."""
+        """The worker has no such handler: the job is released for a worker that has it."""
 
 
-def hear_of_beginnings(hooks: Iterable[Hooks]) -> bool:
-    """Tell whether one of them wants to know when a handler is about to be called."""
+def any_hears_starts(hooks: Iterable[Hooks]) -> bool:
+    """Return whether any hook overrides `started`."""
     return any(type(hook).started is not Hooks.started for hook in hooks)

@@ -1,4 +1,4 @@
-"""A worker without threads: runs jobs one after the other, where it is called. For tests."""
+"""Runs jobs one after another in the calling thread, for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.engine import calls
 from holdfast.errors import HoldfastError, InvalidArgument, JobCancelled
 from holdfast.job import Duration, Extended, Lease, NewJob
 from holdfast.worker import outcomes
-from holdfast.worker.handlers import NOBODY, Handler
+from holdfast.worker.handlers import NO_HANDLER, Handler
 from holdfast.worker.job import AsyncRunningJob, Batch, Run, RunningJob, run, run_async
 from holdfast.worker.outcomes import Fail, Release, Retry
 from holdfast.worker.queues import called, own
@@ -23,7 +23,7 @@ from holdfast.worker.worker import Worker
 if TYPE_CHECKING:
     from holdfast.client.aio.queue import AsyncQueue
     from holdfast.engine.call import Entry
-    from holdfast.worker.loop import Control
+    from holdfast.worker.loop import ControlLoop
 
 LEASE_SECONDS: Final = 3600.0
 
@@ -31,14 +31,15 @@ LEASE_SECONDS: Final = 3600.0
 def run_until_empty(
     target: Worker | Queue | AsyncQueue, *, raising: bool = True, most: int = 1000
 ) -> list[RunningJob]:
-    """Run what can run now, one job after the other, in this thread; return the jobs that ran.
+    """Run all jobs that can run now, one after another, in this thread. Return the jobs that ran.
 
     target   a worker, or a queue that has handlers
-    raising  raise what a handler raised, after its job was settled; not `Retry`, `Fail`, `Release`
-    most     how many runs may be needed: a job that adds itself again would go on for ever
+    raising  re-raise what a handler raised, once its job is settled; not `Retry`, `Fail`, `Release`
+    most     the most runs before it gives up: a job that adds itself again would never end
 
-    Leases that ran out by the queue's clock are taken back before, and periodic jobs are added.
-    A timeout ends no run here. A job that names an unknown handler is given back, and an error.
+    Before the first run it reclaims leases that have run out by the queue's clock, and adds
+    periodic jobs that are due. Timeouts are not enforced. A job with an unknown handler is
+    released, and raises `InvalidArgument`.
     """
     ran: list[RunningJob] = []
     for work in _works(target, ran, raising, most):
@@ -53,7 +54,7 @@ def run_until_empty(
 async def run_until_empty_async(
     target: Worker | Queue | AsyncQueue, *, raising: bool = True, most: int = 1000
 ) -> list[RunningJob]:
-    """Do the same on the event loop that awaits it."""
+    """Run all jobs that can run now, as `run_until_empty` does, on the current event loop."""
     ran: list[RunningJob] = []
     for work in _works(target, ran, raising, most):
         if work.handler.is_async:
@@ -75,7 +76,7 @@ def _check_no_loop(work: Run) -> None:
 def _works(
     target: Worker | Queue | AsyncQueue, ran: list[RunningJob], raising: bool, most: int
 ) -> Iterator[Run]:
-    """Yield what is to be run next; settle it when it has run."""
+    """Yield one run after another, and settle each once it has run."""
     worker = target if isinstance(target, Worker) else Worker(target)
     worker._prepare(may_be_late=True)
     queues = own(worker._weights, LEASE_SECONDS)
@@ -101,7 +102,7 @@ def _works(
 
 
 def _next(inlines: Iterable[_Inline]) -> Run | None:
-    """Return what the first queue that has something has."""
+    """Return a run from the first queue that has one."""
     for inline in inlines:
         if work := inline.next():
             return work
@@ -111,7 +112,7 @@ def _next(inlines: Iterable[_Inline]) -> Run | None:
 def _raise_again(raised: BaseException | None, raising: bool) -> None:
     if raised is None or issubclass(type(raised), Retry | Fail | Release):
         return
-    # Ctrl-C, and what a test says with pytest.fail, are not for the queue.
+    # Ctrl-C and pytest.fail always propagate: they are not failures of the job.
     if raising or not issubclass(type(raised), Exception):
         raise raised
 
@@ -128,20 +129,20 @@ class _Inline:
     def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
         wanted = arguments.seconds_or_none("seconds", seconds) or LEASE_SECONDS
         if self.queue.extend(job.lease, wanted) is Extended.CANCELLED:
-            raise JobCancelled(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
+            raise JobCancelled(f"{job.id}: the job was cancelled: stop, it ends as cancelled")
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
         return list(self.queue._ask.entries(new, {}))
 
     def next(self) -> Run | None:
-        """Lease what is to run next: one job, or as many as its handler takes at a time."""
+        """Lease the next job, or as many as its handler takes in one call."""
         lease = self.queue.lease(LEASE_SECONDS)
         if lease is None and self._handlers.for_failures(self.called):
             lease = self.queue.lease(LEASE_SECONDS, failed=True)
         if lease is None:
             return None
         handler = self._handlers.for_lease(self.called, lease)
-        if handler is NOBODY:
+        if handler is NO_HANDLER:
             self.queue.release(lease)
             named = lease.facts.handler
             raise InvalidArgument(
@@ -163,7 +164,7 @@ class _Inline:
 
     def _job(self, lease: Lease, handler: Handler) -> RunningJob:
         kind = AsyncRunningJob if handler.is_async else RunningJob
-        return kind(lease, handler, cast("Control", self), math.inf)
+        return kind(lease, handler, cast("ControlLoop", self), math.inf)
 
     def settle(self, jobs: Sequence[RunningJob]) -> None:
         left = dict.fromkeys(jobs)

@@ -1,4 +1,4 @@
-"""A job while it runs: what its handler sees of it, and how the run is answered."""
+"""A running job: the object that its handler gets, and the code that runs the handler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from holdfast import codec
 from holdfast.client.asking import check_follow_ups
-from holdfast.client.said import json_payload
+from holdfast.client.inputs import json_payload
 from holdfast.errors import InvalidArgument
 from holdfast.job import NO_FACTS, Lease, NewJob
 from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, answer_to
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from holdfast.engine.call import Entry
     from holdfast.job import Duration, Failure
     from holdfast.worker.handlers import Handler
-    from holdfast.worker.loop import Control
+    from holdfast.worker.loop import ControlLoop
 
 
 class RunningJob:
-    """A job in the hands of its handler.
+    """A job that is running: the argument of its handler.
 
-    The lease is extended while the handler runs. `token` names this run: effects outside the queue
-    should be guarded by it.
+    The lease is extended while the handler runs. `token` names this run: use it as a fencing token
+    for effects outside the queue.
     """
 
     __slots__ = (
@@ -43,30 +43,32 @@ class RunningJob:
         "lease",
         "raised",
         "started_at",
-        "told",
+        "stop_reason",
         "took",
     )
 
-    def __init__(self, lease: Lease, handler: Handler, control: Control, lapses_at: float) -> None:
+    def __init__(
+        self, lease: Lease, handler: Handler, control: ControlLoop, lapses_at: float
+    ) -> None:
         self.lease = lease
         self.handler = handler
         self.control = control
         self.lapses_at = lapses_at
-        """When the lease is over unless it is extended, by this machine's monotonic clock."""
+        """When the lease runs out unless it is extended, on this machine's monotonic clock."""
         self.started_at: float | None = None
         self.took = 0.0
-        """Seconds that the handler took."""
+        """How long the handler took, in seconds."""
         self.answer: Answer | None = None
         self.raised: BaseException | None = None
-        self.told = ""
-        """Why the handler should stop, if it should."""
+        self.stop_reason = ""
+        """Why the handler should stop; empty while it should not."""
         self.follow_ups: list[Entry] | None = None
         self._progress: tuple[float, str] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r})"
 
-    # ---------------------------------------------------------- what it carries
+    # ---------------------------------------------------------- facts
 
     @property
     def id(self) -> str:
@@ -89,29 +91,29 @@ class RunningJob:
 
     @property
     def token(self) -> str:
-        """The name of this lease: the fence for effects outside of the queue."""
+        """The name of this lease: the fencing token for effects outside the queue."""
         return self.lease.token
 
     @property
     def failures(self) -> int:
-        """How many runs of this job raised before."""
+        """How many earlier runs of this job raised."""
         return self.lease.facts.failures
 
     @property
     def lapses(self) -> int:
-        """How many runs of this job ended without an answer before."""
+        """How many earlier runs of this job lapsed."""
         return self.lease.facts.lapses
 
     @property
     def error(self) -> str | None:
-        """Why the last run did not end well; in a failure handler, why the job failed."""
+        """Why the last run ended badly; in a failure handler, why the job failed."""
         return self.lease.facts.error
 
     @property
     def failure(self) -> Failure | None:
-        """What the last run raised, as values; None where it did not raise.
+        """What the last run raised, as values; None if it did not raise.
 
-        In a failure handler, what the run raised that failed the job.
+        In a failure handler: what the run that failed the job raised.
         """
         return self.lease.failure
 
@@ -122,49 +124,49 @@ class RunningJob:
 
     @property
     def failed(self) -> bool:
-        """Whether the job has failed, and this is its failure handler."""
+        """Whether the job has failed and this is its failure handler."""
         return self.lease.failed
 
-    # ---------------------------------------------------------- what it may ask
+    # ---------------------------------------------------------- for the handler
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should stop: nobody wants what it does any more.
+        """Whether the handler should stop.
 
-        Somebody cancelled the job, the lease is lost or must be over, the job's time is up, or the
-        worker leaves.
+        True when the job was cancelled, its lease is lost or has run out, its timeout is over, or
+        the worker is stopping.
         """
-        if self.told or time.monotonic() >= self.lapses_at:
+        if self.stop_reason or time.monotonic() >= self.lapses_at:
             return True
-        # A coroutine and a process are told by who ends them.
+        # For a coroutine or a process, the executor enforces the timeout.
         return self.handler.in_thread and self.is_overdue()
 
     def extend(self, seconds: Duration | None = None) -> None:
-        """Make sure that the job is still this handler's; raises `LeaseLost` when it is not.
+        """Extend the lease, and check that the handler still holds it: else raises `LeaseLost`.
 
-        `JobCancelled`, a `LeaseLost`, tells that somebody cancelled it.
+        Raises `JobCancelled`, a subclass of `LeaseLost`, if the job was cancelled.
 
-        The worker extends by itself: this is for a last look before an effect that cannot be
-        undone, or to hold the job for longer.
+        The worker extends leases by itself. Call this for a last check before an effect that cannot
+        be undone, or to hold the job for longer.
         """
         self.control.extend_now(self, seconds)
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Tell how far it is, from 0 to 1: shown by `queue.workers()` within seconds."""
+        """Publish the progress, from 0 to 1. `queue.workers()` shows it within seconds."""
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
             raise InvalidArgument(f"fraction must be a number, not {type(fraction).__name__}")
         within = min(max(fraction, 0), 1)
         if math.isnan(within):
             raise InvalidArgument("fraction must be a number, not nan")
-        # A note may be a file name that is no text.
+        # A note may be a file name that is not valid UTF-8.
         said = str(note)[:200].encode(errors="backslashreplace").decode()
         self._progress = float(within), said
 
     def add(self, data: object = UNSET, *, json: object = UNSET, **options: Any) -> None:
-        """Have a job added in the call that completes this one, and only then: a follow-up.
+        """Add a follow-up: a job that is added in the call that completes this one.
 
-        The arguments are those of `Queue.add`, without `on_conflict`. A `NewJob`, such as
-        `send.new(to="a@b.c")`, is taken too.
+        Takes the arguments of `Queue.add` except `on_conflict`, or a `NewJob` such as
+        `send.new(to="a@b.c")`.
         """
         if data is UNSET or json is not UNSET:
             data = json_payload(data, json)
@@ -179,18 +181,18 @@ class RunningJob:
 
     @property
     def jobs(self) -> Sequence[RunningJob]:
-        """The jobs of this run: itself."""
+        """The jobs of this run: only this one."""
         return (self,)
 
     def is_overdue(self) -> bool:
-        """Tell whether it runs for longer than it may."""
+        """Return whether it has run for longer than its timeout."""
         allowed_ms = self.lease.facts.timeout_ms
         if not allowed_ms or self.started_at is None:
             return False
         return time.monotonic() - self.started_at > allowed_ms / 1000
 
     def describe(self) -> dict[str, object]:
-        """Return what the directory of workers says about it."""
+        """Return its entry in the directory of workers."""
         about: dict[str, object] = {"id": self.id}
         if self.started_at is not None:
             about["seconds"] = round(time.monotonic() - self.started_at, 1)
@@ -200,24 +202,24 @@ class RunningJob:
 
 
 class AsyncRunningJob(RunningJob):
-    """A job in the hands of a coroutine function."""
+    """A running job whose handler is a coroutine function."""
 
     __slots__ = ()
 
     async def extend(self, seconds: Duration | None = None) -> None:  # type: ignore[override]
-        """Make sure that the job is still this handler's; raises `LeaseLost` when it is not."""
+        """Extend the lease, and check that the handler still holds it: else raises `LeaseLost`."""
         await asyncio.to_thread(self.control.extend_now, self, seconds)
 
 
 class Batch:
-    """Several jobs that one call of a handler runs."""
+    """Several jobs that one call of a batch handler runs."""
 
-    __slots__ = ("control", "handler", "jobs", "places", "started_at", "took")
+    __slots__ = ("control", "handler", "jobs", "slots", "started_at", "took")
 
-    def __init__(self, jobs: Sequence[RunningJob], places: int = 0) -> None:
+    def __init__(self, jobs: Sequence[RunningJob], slots: int = 0) -> None:
         self.jobs = jobs
-        self.places = max(places, len(jobs))
-        """Those of a full one, however few jobs it has: nobody else can run here meanwhile."""
+        self.slots = max(slots, len(jobs))
+        """The slots of a full batch, even if it has fewer jobs: no other job can use the rest."""
         self.control = jobs[0].control
         self.handler = jobs[0].handler
         self.started_at: float | None = None
@@ -227,13 +229,13 @@ class Batch:
 Run: TypeAlias = RunningJob | Batch
 
 
-def places_of(work: Run) -> int:
-    """Return how many places a run takes."""
-    return work.places if isinstance(work, Batch) else 1
+def slots_of(work: Run) -> int:
+    """Return how many slots a run takes."""
+    return work.slots if isinstance(work, Batch) else 1
 
 
 def run(work: Run) -> None:
-    """Call a plain handler; whatever it does, each job has an answer afterwards."""
+    """Call a plain handler. Whatever it does, each job has an answer afterwards."""
     if not begin(work):
         return
     try:
@@ -243,31 +245,31 @@ def run(work: Run) -> None:
                 value.close()
             raise TypeError(f"{work.handler.name} returned a coroutine: register an `async def`")
         _answer(work, value)
-    except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
+    except BaseException as error:  # noqa: BLE001  # Any exception is an answer.
         _raised(work, error)
     end(work)
 
 
 async def run_async(work: Run) -> None:
-    """Await a handler; whatever it does, each job has an answer afterwards."""
+    """Await a handler. Whatever it does, each job has an answer afterwards."""
     if not begin(work):
         return
     try:
         _answer(work, await work.handler.function(work.jobs if isinstance(work, Batch) else work))
-    except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
+    except BaseException as error:  # noqa: BLE001  # Any exception is an answer.
         _raised(work, error)
     end(work)
 
 
 def time_allowed(work: Run) -> float | None:
-    """Return the shortest time that its handler or one of its jobs allows, in seconds."""
+    """Return the shortest timeout of its handler and its jobs, in seconds, or None."""
     allowed = [job.lease.facts.timeout_ms for job in work.jobs]
     seconds = [ms / 1000 for ms in allowed if ms]
     return min([*seconds, work.handler.timeout] if work.handler.timeout else seconds, default=None)
 
 
 def begin(work: Run) -> bool:
-    """Return whether to run it, and note that it begins."""
+    """Return whether to run it; if so, record its start."""
     if not is_wanted(work):
         return False
     start(work)
@@ -275,7 +277,7 @@ def begin(work: Run) -> bool:
 
 
 def is_wanted(work: Run) -> bool:
-    """Return whether to run it: not what was cancelled, or whose lease ended, while it waited."""
+    """Return False if a job was cancelled or lost its lease while it waited; then release all."""
     if any(job.cancelled for job in work.jobs):
         for job in work.jobs:
             job.answer = GIVEN_BACK
@@ -284,7 +286,7 @@ def is_wanted(work: Run) -> bool:
 
 
 def start(work: Run, at: float | None = None) -> None:
-    """Note that it begins now, or when it did."""
+    """Record the start of a run, now or at the given time."""
     work.started_at = time.monotonic() if at is None else at
     for job in work.jobs:
         job.started_at = work.started_at
@@ -293,7 +295,7 @@ def start(work: Run, at: float | None = None) -> None:
 
 
 def end(work: Run, took: float | None = None) -> None:
-    """Note how long it took: until now, or so many seconds."""
+    """Record how long a run took: `took` seconds, or from its start until now."""
     assert work.started_at is not None
     work.took = time.monotonic() - work.started_at if took is None else took
     if isinstance(work, Batch):
@@ -318,7 +320,7 @@ def _answer(work: Run, value: object) -> None:
                 if isinstance(one, BaseException):
                     raise one
                 _say(job, _completed(job, one))
-            except BaseException as error:  # noqa: BLE001  # Whatever it is, it is the answer.
+            except BaseException as error:  # noqa: BLE001  # Any exception is an answer.
                 _raised(job, error)
     else:
         raise TypeError(
@@ -328,7 +330,7 @@ def _answer(work: Run, value: object) -> None:
 
 
 def _say(job: RunningJob, answer: Answer) -> None:
-    if job.answer is None:  # Else the worker left meanwhile, and gives it back.
+    if job.answer is None:  # Otherwise the worker has stopped and releases it.
         job.answer = answer
 
 
@@ -337,7 +339,7 @@ def _completed(job: RunningJob, value: object) -> Answer:
         return COMPLETED
     if isinstance(value, NewJob):
         raise InvalidArgument(
-            f"{job.handler.name} returned a NewJob, which adds nothing: give it to job.add"
+            f"{job.handler.name} returned a NewJob, which adds nothing: pass it to job.add"
         )
     facts = job.lease.facts
     if facts is NO_FACTS or not (facts.result_for_ms or facts.request):
@@ -351,5 +353,5 @@ def _raised(work: Run, error: BaseException) -> None:
             job.raised = error
             try:
                 job.answer = answer_to(error, job.lease.facts, job.handler.handling)
-            except BaseException as trouble:  # noqa: BLE001  # With what it raised; still it raised.
+            except BaseException as trouble:  # noqa: BLE001  # The exception broke the answer.
                 job.answer = answer_to(trouble, job.lease.facts, job.handler.handling)

@@ -1,4 +1,4 @@
-"""The jobs that a control loop holds, leased and not settled: extends them, tells who must stop."""
+"""The jobs that a control loop holds: extends their leases, and stops handlers that must stop."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast")
 
 
-class Held:
-    """What one control loop holds. It is its only user, but for who looks at what runs."""
+class HeldJobs:
+    """The leased, unsettled jobs of one control loop. Other threads may only read what runs."""
 
     def __init__(self, queue: Queue, shared: Shared) -> None:
         self._queue = queue
         self._shared = shared
         self._jobs: dict[RunningJob, None] = {}
         self.unsettled: dict[RunningJob, None] = {}
-        """Those whose run is over, and of whom no call tells the server yet."""
+        """Jobs whose run is over and for which no call to the server has been sent."""
         self.extend_at = math.inf
 
     def __len__(self) -> int:
@@ -42,43 +42,43 @@ class Held:
         return job in self._jobs
 
     def add(self, jobs: Sequence[RunningJob], asked_at: float) -> None:
-        """Hold more, which were asked for at this time."""
+        """Add jobs whose lease call was sent at `asked_at`."""
         if not self._jobs:
             self.extend_at = asked_at + extend_every(self._shared.lease_seconds, len(jobs))
         self._jobs.update(dict.fromkeys(jobs))
 
     def answer(self, job: RunningJob, answer: Answer | None = None) -> None:
-        """Note that the run of a job is over: it said how, or this is said for it."""
+        """Record that the run of a job is over, with its own answer or with this one."""
         job.answer = answer or job.answer
         self.unsettled[job] = None
 
     @contextmanager
-    def telling(self, jobs: Sequence[RunningJob]) -> Iterator[None]:
-        """Have the server told how these ended; when that fails they are to be told again."""
-        self.tell_of(jobs)
+    def settling(self, jobs: Sequence[RunningJob]) -> Iterator[None]:
+        """Mark jobs as being settled by a call; when the call fails they are settled again."""
+        self.mark_sent(jobs)
         try:
             yield
         except BaseException:
-            self.tell_again(jobs)
+            self.mark_unsent(jobs)
             raise
 
-    def tell_of(self, jobs: Sequence[RunningJob]) -> None:
-        """Note that a call tells the server how these ended."""
+    def mark_sent(self, jobs: Sequence[RunningJob]) -> None:
+        """Record that a call to the server settles these."""
         for job in jobs:
             del self.unsettled[job]
 
-    def tell_again(self, jobs: Sequence[RunningJob]) -> None:
-        """Have it told how these ended, before the others: it may not know."""
+    def mark_unsent(self, jobs: Sequence[RunningJob]) -> None:
+        """Settle these first: the server may not have recorded them."""
         self.unsettled = dict.fromkeys(jobs) | self.unsettled
 
     def settle(self, job: RunningJob) -> None:
-        """Hold a job no longer: the server knows how it ended."""
+        """Drop a job that the server has settled."""
         del self._jobs[job]
         if not self._jobs:
             self.extend_at = math.inf
 
     def clear(self) -> None:
-        """Hold nothing any more: what was held lapses."""
+        """Drop all jobs: their leases will lapse."""
         self._jobs.clear()
         self.unsettled.clear()
 
@@ -88,24 +88,24 @@ class Held:
         return [job for job in jobs if job.started_at is not None and not job.answer]
 
     def unanswered(self) -> list[RunningJob]:
-        """Return the jobs whose run is not over, begun or not."""
+        """Return the jobs whose run is not over, started or not."""
         return [job for job in tuple(self._jobs) if not job.answer]
 
-    def tell_all(self, why: str) -> None:
-        """Tell all whose run is not over; what has not begun does not begin then."""
+    def stop_all(self, why: str) -> None:
+        """Ask all unfinished runs to stop. Those that have not started will not start."""
         for job in self.unanswered():
-            if not job.told:
-                self.tell_to_stop(job, why)
+            if not job.stop_reason:
+                self.stop(job, why)
 
     def extend(self) -> None:
-        """Extend all, and hear what became of each."""
+        """Extend all leases, and react to lost leases and cancelled jobs."""
         lease_seconds = self._shared.lease_seconds
         self.extend_at = time.monotonic() + extend_every(lease_seconds, len(self._jobs))
         alike: dict[float, list[RunningJob]] = {}
         for job in self._jobs:
-            if job.told != "lost":
+            if job.stop_reason != "lost":
                 left = job.lapses_at - time.monotonic()
-                # Some are held for longer, as their handlers said.
+                # A handler may have extended its lease for longer.
                 seconds = math.ceil(left) if left > lease_seconds else lease_seconds
                 alike.setdefault(seconds, []).append(job)
         for seconds, jobs in alike.items():
@@ -117,31 +117,31 @@ class Held:
         call = calls.extend([(job.id, job.token, None) for job in jobs], lease_ms)
         answers = self._queue._run(call)
         for job, extended in zip(jobs, answers, strict=True):
-            self._heed(job, extended, asked_at)
+            self._handle_extended(job, extended, asked_at)
 
-    def _heed(self, job: RunningJob, extended: Extended, asked_at: float) -> None:
+    def _handle_extended(self, job: RunningJob, extended: Extended, asked_at: float) -> None:
         if extended is not Extended.LOST:
             job.lapses_at = max(job.lapses_at, asked_at + self._shared.lease_seconds)
-        if job.answer or job.told:
+        if job.answer or job.stop_reason:
             return
         if extended is Extended.LOST:
-            log.warning("%s: the lease was lost while the handler runs", job.id)
-            self.tell_to_stop(job, "lost")
+            log.warning("%s: the lease was lost while the handler was running", job.id)
+            self.stop(job, "lost")
             tell(self._shared.hooks, "lost", job)
         elif extended is Extended.CANCELLED:
-            log.info("%s: somebody cancelled the job", job.id)
-            self.tell_to_stop(job, "cancelled")
+            log.info("%s: the job was cancelled", job.id)
+            self.stop(job, "cancelled")
             tell(self._shared.hooks, "cancelled", job)
         elif job.is_overdue():
-            self.tell_to_stop(job, timed_out(time_allowed(job) or 0))
+            self.stop(job, timed_out(time_allowed(job) or 0))
 
-    def tell_to_stop(self, job: RunningJob, why: str) -> None:
-        """Tell a handler that nobody wants the rest; end it, where that can be done."""
-        job.told = why
+    def stop(self, job: RunningJob, why: str) -> None:
+        """Ask a handler to stop, and end it where possible."""
+        job.stop_reason = why
         self._shared.executor_for(job.handler).stop_job(job)
 
 
 def pieces(jobs: Sequence[RunningJob], most: int) -> Iterator[Sequence[RunningJob]]:
-    """Cut jobs into lists of at most so many."""
+    """Split jobs into lists of at most `most`."""
     for first in range(0, len(jobs), most):
         yield jobs[first : first + most]

@@ -1,13 +1,14 @@
-"""The control loop of a worker for one queue: a thread that does all talk with it.
+"""The control loop of a worker for one queue: the thread that makes all calls to its server.
 
-    settle   what is finished -> complete / retry / fail / release, riding on the next lease call
-    lease    as many as there are places for; while the server is at it, hand over what the call
-             before brought
-    extend   what is held; who was cancelled, or has lost the lease, is told
-    wait     until something is finished, a wake is heard, or something is due
+    settle   finished jobs: complete / retry / fail / release; completions ride on the next lease
+             call
+    lease    as many jobs as there are free slots; while the server works on the call, start the
+             jobs of the call before
+    extend   held leases; stop handlers whose job was cancelled or whose lease was lost
+    wait     until a run is finished, a wake arrives, or something is due
 
-Handlers run elsewhere, so one that blocks keeps its lease. Each queue has a loop of its own, so a
-server that is lost stops nobody but those who need it.
+Handlers run elsewhere, so a handler that blocks keeps its lease. Each queue has its own loop, so a
+lost server stops only the queues on it.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from holdfast.errors import HoldfastError, JobCancelled, QueueFull, ServerUnavai
 from holdfast.job import Extended, NewJob
 from holdfast.worker import outcomes
 from holdfast.worker.beginning import Beginning
-from holdfast.worker.flights import Flight, Flights
-from holdfast.worker.job import Run, RunningJob, places_of
-from holdfast.worker.leases import Held
+from holdfast.worker.job import Run, RunningJob, slots_of
+from holdfast.worker.lease_calls import LeaseCall, LeaseCalls
+from holdfast.worker.leases import HeldJobs
 from holdfast.worker.outcomes import GIVEN_BACK, MOST_BYTES, Answer, answer_of, settle_of, spends
 from holdfast.worker.queues import Presence, called
 from holdfast.worker.refused import GIVEN_BACK_SECONDS, Refused
 from holdfast.worker.reporting import job_log, report
 from holdfast.worker.schedules import Ticker
 from holdfast.worker.slots import LEND_SECONDS
-from holdfast.worker.wakeup import Ear, Waiter
+from holdfast.worker.wakeup import Waiter, WakeListener
 
 if TYPE_CHECKING:
     from holdfast.client.sync.queue import Queue
@@ -49,19 +50,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast")
 
 MOST_SETTLED: Final = 500
-"""When so many wait to be settled, no more are collected."""
-HOARD_SECONDS: Final = 0.25
-"""When nothing began for so long, what waits goes back, for somebody else to have it."""
+"""The most finished jobs that one round collects."""
+STUCK_SECONDS: Final = 0.25
+"""When no run has started for this long, waiting jobs are released, so that other workers can run
+them."""
 SLOWEST_SECONDS: Final = 5.0
-"""The longest pause between two tries while the server refuses."""
+"""The longest pause between two attempts while the server fails."""
 LEAVE_WITHIN_SECONDS: Final = 5.0
-"""After its time is up a control loop is not waited for longer than this."""
+"""How long `stop` waits for a control loop after its grace is over."""
 LEAVE_IDLE_SECONDS: Final = 2.0
-"""A control loop that holds no job is not waited for longer than this: its server may be away."""
+"""How long `stop` waits for a control loop that holds no job: its server may be lost."""
 
 
-class Control:
-    """Leases jobs of one queue, has them run, and settles them."""
+class ControlLoop:
+    """Leases jobs of one queue, submits them to executors, and settles them."""
 
     def __init__(self, queue: Queue, shared: Shared, weight: int = 1) -> None:
         self.queue = queue
@@ -69,42 +71,42 @@ class Control:
         self.hooks = shared.hooks
         self._shared = shared
         self._waiter = Waiter()
-        self._ear = Ear(queue.server, queue._packer)
-        self._share = shared.places.join(weight, self._waiter.rouse)
+        self._listener = WakeListener(queue.server, queue._packer)
+        self._share = shared.slots.join(weight, self._waiter.rouse)
         self._finished: deque[Run] = deque()
         self._returned: deque[Run] = deque()
-        self._held = Held(queue, shared)
+        self._held = HeldJobs(queue, shared)
         self._refused = Refused(queue.name)
         self._beginning = Beginning(self, self._held, shared)
-        self._flights = Flights(queue, self._share, self._held, shared)
+        self._lease_calls = LeaseCalls(queue, self._share, self._held, shared)
         self._ticker = Ticker(queue)
         self._presence = Presence(queue, self._held, shared)
-        self._flight: Flight | None = None
-        """The last call for jobs, while its answer is not read."""
+        self._pending: LeaseCall | None = None
+        """The last lease call, until its answer is read."""
         self._enough = 1
-        """When so many runs are over it is to be roused."""
+        """How many finished runs wake the loop."""
         now = time.monotonic()
         self._ask_at = self._ask_failed_at = now
         self._asked_at = -math.inf
         self._asked_after = -1
-        """How many runs of this worker were over when it last asked."""
+        """How many runs of this worker were over at the last lease call that was answered."""
         shared.quiet[self] = -1
-        self._told_at = math.inf
-        """When it was first told to stop,"""
+        self._stopped_at = math.inf
+        """When `stop` was first called."""
         self._leave_at: float | None = None
-        """and until when it waits for what runs."""
+        """When the grace for running handlers ends."""
         self._trouble = 0
         self._tried_at = now
         self._refused_since: float | None = None
-        """Since when the server is lost or refuses something."""
+        """When the server was lost or began to refuse calls."""
         self._is_away = False
-        """Whether the last trouble was that the server did not answer."""
+        """Whether the last error was that the server did not answer."""
         self._answers = False
-        """Whether the server does. Until it does nothing is asked of it that would hold places."""
+        """Whether the server answers. Until it does, no lease call is made, as that takes slots."""
         self.clean = True
-        """Whether all that had begun was finished, and settled."""
-        self._forsaken = False
-        """Whether nobody waits for it any more: then it closes behind itself."""
+        """Whether all runs that had started were finished and settled."""
+        self._abandoned = False
+        """Whether `stop` no longer waits for this loop, which then closes its queue itself."""
         self._over = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"holdfast control of {queue.name}", daemon=True
@@ -116,45 +118,45 @@ class Control:
     # ------------------------------------------------------ called by other threads
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, grace: float) -> None:
-        """Lease no more; end when what runs is done, or given back after `grace` seconds."""
+        """Stop leasing. The loop ends when its runs are settled; after `grace` it releases them."""
         now = time.monotonic()
-        leave_at, self._told_at = now + grace, min(self._told_at, now)
+        leave_at, self._stopped_at = now + grace, min(self._stopped_at, now)
         self._leave_at = leave_at if self._leave_at is None else min(self._leave_at, leave_at)
         self._waiter.rouse()
 
     def is_leaving(self) -> bool:
-        """Tell whether it was told to stop."""
+        """Return whether `stop` was called."""
         return self._leave_at is not None
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it has ended; return whether it has."""
+        """Wait until the loop has ended. Return whether it has."""
         return self._over.wait(seconds)
 
     def wait_to_leave(self) -> bool:
-        """Wait until it has ended after `stop`; return whether all that had begun was settled.
+        """Wait for the end after `stop`. Return whether all runs that had started were settled.
 
-        Not for ever: while the server is lost it can give nothing back.
+        The wait is limited: while the server is lost, nothing can be released.
         """
         while not self._over.wait(0.1):
             if time.monotonic() > self._wait_until():
-                self._forsaken = True
-                self._held.tell_all("leaving")
+                self._abandoned = True
+                self._held.stop_all("leaving")
                 return not self._held
         return self.clean
 
     def _wait_until(self) -> float:
-        """Return until when the one who stops it waits: not for long where it holds no job."""
+        """Return when `wait_to_leave` gives up: soon if the loop holds no job."""
         if self._leave_at is None:
             return -math.inf
         until = self._leave_at + LEAVE_WITHIN_SECONDS
-        return until if self._held else min(until, self._told_at + LEAVE_IDLE_SECONDS)
+        return until if self._held else min(until, self._stopped_at + LEAVE_IDLE_SECONDS)
 
     def finished(self, work: Run) -> None:
-        """Take a run that is over from its executor."""
+        """Accept a finished run from an executor."""
         self._finished.append(work)
         if len(self._finished) >= self._enough:
             self._waiter.rouse()
@@ -162,7 +164,7 @@ class Control:
             self._free_late()
 
     def returned(self, work: Run) -> None:
-        """Take a run that will not begin, to give it back."""
+        """Accept a run that will not start, to release it."""
         self._returned.append(work)
         self._waiter.rouse()
 
@@ -176,7 +178,7 @@ class Control:
         lease_seconds = max(wanted, self._shared.lease_seconds)
         asked_at = time.monotonic()
         if self.queue.extend(job.lease, lease_seconds) is Extended.CANCELLED:
-            raise JobCancelled(f"{job.id}: somebody cancelled the job: stop, it ends as cancelled")
+            raise JobCancelled(f"{job.id}: the job was cancelled: stop, it ends as cancelled")
         job.lapses_at = max(job.lapses_at, asked_at + lease_seconds)
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
@@ -190,19 +192,19 @@ class Control:
             while not self._is_over():
                 try:
                     self._try_step()
-                except Exception:  # noqa: BLE001  # A worker that silently stops is the worst.
+                except Exception:  # noqa: BLE001  # A worker must never stop silently.
                     self._complain()
                     self._trouble += 1
                     self._pause()
         finally:
             self._share.leave()
             self._shared.quiet.pop(self)
-            self._ear.close()
+            self._listener.close()
             self._waiter.close()
             if not self._trouble:
                 with suppress(HoldfastError):
                     self._presence.leave()
-            if self._forsaken:
+            if self._abandoned:
                 self.queue.close()
             self._over.set()
             self._free_late()
@@ -214,82 +216,82 @@ class Control:
             if self._trouble:
                 self._recover()
         except HoldfastError as error:
-            self._bear(error)
+            self._on_error(error)
 
     def _recover(self) -> None:
-        """Log that the trouble is over; of a server that was away it is logged once for all."""
+        """Log the recovery. For a server that was away it is logged once, not for each queue."""
         since, self._refused_since = self._refused_since, None
         self._trouble = 0
         if since is None:
-            return  # It was something unexpected, and not the server.
+            return  # An unexpected error, not the server's.
         if self._is_away:
             note_back(self.queue.server.address)
         else:
             seconds = time.monotonic() - since
-            log.warning("%s: the server takes all calls again after %.1f s", self.called, seconds)
+            log.warning("%s: the server accepts all calls again after %.1f s", self.called, seconds)
 
     def _complain(self) -> None:
-        with suppress(Exception):  # Also somebody's filter of the log may raise.
-            log.exception("%s: unexpected, the worker goes on", self.queue.name)  # noqa: LOG004
+        with suppress(Exception):  # A user's log filter may raise.
+            log.exception("%s: unexpected error; the worker continues", self.queue.name)  # noqa: LOG004
 
     def _free_late(self) -> None:
-        """Free the places of runs that ended after their jobs were given back, or up."""
+        """Free the slots of runs that ended after their jobs were released or dropped."""
         for runs in (self._finished, self._returned):
             with suppress(IndexError):
                 while True:
-                    self._share.free(places_of(runs.popleft()))
+                    self._share.free(slots_of(runs.popleft()))
 
     def _step(self) -> None:
         self._collect()
         if not self._answers:
-            self._land()
+            self._read_pending()
             self.queue.counts()
             self._answers = True
-            self._share.hunger()
+            self._share.want_more()
         self._ask_for_room()
         completed = outcomes.completed(self._held.unsettled)
         others = len(completed) < len(self._held.unsettled)
         if others or self._leave_at is not None or not self._is_worth_another():
-            self._land()
+            self._read_pending()
         refused = self._settle_others()
         if self._leave_at is None and time.monotonic() >= self._ticker.next_at():
             self._ticker.tick()
-            self._share.hunger()
+            self._share.want_more()
         self._lease(completed)
         now = time.monotonic()
         if now >= self._held.extend_at:
-            self._land()
+            self._read_pending()
             self._held.extend()
         if now >= self._presence.tell_at:
             self._presence.tell()
         if self._leave_at is not None:
             self._leave()
         else:
-            self._return_hoard()
+            self._release_stuck()
         if refused:
-            raise refused  # Last: nobody loses a lease for that.
+            raise refused  # Last, after leases were extended.
         self._wait()
 
     def _is_over(self) -> bool:
-        if self._held or self._finished or self._returned or self._flight:
+        if self._held or self._finished or self._returned or self._pending:
             return False
         if self._leave_at is not None:
             return True
-        if self._share.hungry or not self._answers or not self._shared.until_empty:
+        if self._share.wants_more or not self._answers or not self._shared.until_empty:
             return False
         if time.monotonic() >= self._asks_at():
             return False
         still, over = self._shared.found_nothing(self, self._asked_after)
         if still and self._asked_after < self._shared.runs:
-            self._share.hunger()  # A handler of another queue may have added something here.
+            self._share.want_more()  # A handler of another queue may have added jobs here.
         return over
 
     def _asks_at(self) -> float:
-        """Return when it is worth asking for jobs, if no wake is heard."""
+        """Return when to try the next lease call if no wake arrives."""
         return min(self._ask_at, self._ask_failed_at)
 
-    def _bear(self, error: HoldfastError) -> None:
-        """Go on for ever without the server: it may be back at any time."""
+    def _on_error(self, error: HoldfastError) -> None:
+        """Handle an error of the server: keep trying for ever, since it may return at any time."""
         self._trouble += 1
         self._answers = False
         self._share.rest()
@@ -299,20 +301,20 @@ class Control:
         if self._is_away:
             note_away(self.queue.server.address, self._refused_since)
         if self._trouble == 1 or self._trouble % 20 == 0:
-            log.warning("%s: %s; the worker goes on trying", self.queue.name, error)
+            log.warning("%s: %s; the worker keeps trying", self.queue.name, error)
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             if left := len(self._held):
-                log.error("%s: jobs that are left to lapse: %d", self.queue.name, left)
-            self._held.tell_all("leaving")
-            if left or self._flight:
+                log.error("%s: the leases of %d jobs are left to lapse", self.queue.name, left)
+            self._held.stop_all("leaving")
+            if left or self._pending:
                 self.clean = False
-            if self._flight:
-                self._flights.forget(self._flight)
-            self._flight = None
+            if self._pending:
+                self._lease_calls.forget(self._pending)
+            self._pending = None
             self._refused.clear()
             self._held.clear()
             self._free_late()
-        elif time.monotonic() < self._tried_at + SLOWEST_SECONDS:  # Else that took its time.
+        elif time.monotonic() < self._tried_at + SLOWEST_SECONDS:  # A slow failure needs no pause.
             self._pause()
 
     def _pause(self) -> None:
@@ -322,37 +324,37 @@ class Control:
 
     def _wait(self) -> None:
         """Wait until there is something to do."""
-        if self._flight:
-            self._await_flight(self._flight)
+        if self._pending:
+            self._await_answer(self._pending)
             return
         if self._finished or self._held.unsettled or self._share.given:
-            self._linger()
+            self._wait_for_more()
             return
         if self._is_over():
             return
-        self._waiter.prepare()  # Before it looks whether there are places.
+        self._waiter.prepare()  # Before the checks below, so that no rouse is lost.
         self._listen()
         if self._finished or self._returned or self._held.unsettled or self._share.given:
             return
-        ear = self._ear if self._ear.listening else None
-        if self._waiter.wait(self._next_at() - time.monotonic(), ear):
-            if self._ear.heard():
-                self._share.hunger()
-        elif self._share.hungry:
+        listener = self._listener if self._listener.listening else None
+        if self._waiter.wait(self._next_at() - time.monotonic(), listener):
+            if self._listener.heard():
+                self._share.want_more()
+        elif self._share.wants_more:
             if not self._finished:
-                self._shared.places.lend()
+                self._shared.slots.lend()
         elif time.monotonic() >= self._asks_at():
-            self._share.hunger()
+            self._share.want_more()
 
-    def _await_flight(self, flight: Flight) -> None:
-        """Wait for what was asked for, or until so much is over that the next call is worth it."""
+    def _await_answer(self, pending: LeaseCall) -> None:
+        """Wait for the answer, or until enough runs are finished to justify the next call."""
         missing = self._shared.pace.worth_another() - self._share.given
         self._enough = max(1, missing // self._shared.pace.most_at_once)
         next_at = self._next_at()
         self._waiter.prepare()
         while len(self._finished) < self._enough and not self._returned and self._leave_at is None:
-            if self._waiter.wait(next_at - time.monotonic(), flight.sent):
-                self._land()
+            if self._waiter.wait(next_at - time.monotonic(), pending.sent):
+                self._read_pending()
                 break
             if time.monotonic() >= next_at:
                 break
@@ -360,60 +362,60 @@ class Control:
         self._enough = 1
 
     def _is_worth_another(self) -> bool:
-        """Tell whether to make a call while another is under way: so neither side waits."""
+        """Return whether to send a second call before the first is answered: so no side waits."""
         worth = self._shared.pace.worth_another()
         return 0 < worth <= self._share.given
 
     def _listen(self) -> None:
-        """Hear of new work, while there is a place for it."""
-        free = self._shared.places.free > 0
-        if self._leave_at is None and not self._share.hungry and free:
-            self._ear.listen()
-        elif not free and self._ear.listening:
-            self._ear.hush()  # Somebody else may have a place for what it would hear of.
-            self._share.hunger()  # The wake may have come just then.
+        """Listen for wakes while there are free slots."""
+        free = self._shared.slots.free > 0
+        if self._leave_at is None and not self._share.wants_more and free:
+            self._listener.listen()
+        elif not free and self._listener.listening:
+            self._listener.stop()  # Leave the wake to a worker with free slots.
+            self._share.want_more()  # The wake may have come just then.
 
-    def _linger(self) -> None:
-        """Let more finish before the next call, where there is enough to do meanwhile."""
+    def _wait_for_more(self) -> None:
+        """Sleep briefly if enough jobs wait here, so that the next call settles more."""
         waiting = sum(executor.waiting() for executor in self._shared.executors())
         seconds = self._shared.pace.worth(waiting)
         if (left := self._asked_at + seconds - time.monotonic()) > 0 and self._leave_at is None:
             time.sleep(left)
 
     def _next_at(self) -> float:
-        """Return when there is something to do if nothing happens."""
+        """Return when the loop has to act even if no event comes."""
         times = [self._presence.tell_at, self._held.extend_at, self._refused.ask_at]
         if self._leave_at is None:
             times.append(self._ticker.next_at())
         if self._leave_at is not None:
             times.append(max(self._leave_at, time.monotonic() + 0.05))
-        elif self._share.hungry:
+        elif self._share.wants_more:
             times.append(time.monotonic() + LEND_SECONDS)
         else:
             times.append(self._asks_at())
         waits = [executor.stuck_for() for executor in self._shared.executors()]
-        stuck_for = max(waits, default=0.0)  # None is made before the first job.
+        stuck_for = max(waits, default=0.0)  # There may be no executors yet.
         if stuck_for:
-            times.append(time.monotonic() + HOARD_SECONDS - stuck_for)
+            times.append(time.monotonic() + STUCK_SECONDS - stuck_for)
         return min(times)
 
     # ---------------------------------------------------------------------- settle
 
     def _collect(self) -> None:
-        """Take over what is finished: as much as one round settles."""
+        """Collect finished and returned runs, as many as one round settles."""
         freed = 0
         while self._returned:
             work = self._returned.popleft()
-            freed += places_of(work)
+            freed += slots_of(work)
             for job in work.jobs:
                 self._held.answer(job, GIVEN_BACK)
         unsettled = self._held.unsettled
-        most = min(MOST_SETTLED, self._shared.pace.per_call())  # As many as it leases.
+        most = min(MOST_SETTLED, self._shared.pace.per_call())  # As many as one call leases.
         size = sum(len(answer_of(job).result or b"") for job in unsettled)
         while self._finished and len(unsettled) < most and size < MOST_BYTES:
             work = self._finished.popleft()
             self._shared.pace.saw(work.took / len(work.jobs))
-            freed += places_of(work)
+            freed += slots_of(work)
             for job in work.jobs:
                 if job in self._held:
                     self._held.answer(job)
@@ -421,21 +423,21 @@ class Control:
         if freed:
             self._shared.ran(freed)
             self._share.free(freed)
-            self._shared.places.resize(self._shared.places_wanted())
+            self._shared.slots.resize(self._shared.slots_wanted())
 
     def _settle_others(self) -> HoldfastError | None:
-        """Settle what cannot ride on a lease call. One that is refused keeps none of the others.
+        """Settle jobs that cannot ride on a lease call. A refused call does not hold up the others.
 
-        Return why one was, if it may be taken later.
+        Return the error of a refused call that may succeed later.
         """
         refused: HoldfastError | None = None
         to_the_back = self.queue._ask.to_the_back
         for settlement in outcomes.others(tuple(self._held.unsettled), to_the_back=to_the_back):
             try:
-                with self._held.telling(settlement.jobs):
+                with self._held.settling(settlement.jobs):
                     counted = self.queue._run(settlement.call)
                 self._settled(settlement.jobs, counted)
-                self._share.hunger()  # What came back may be due at once.
+                self._share.want_more()  # A released job may be due at once.
             except ServerUnavailable:
                 raise
             except QueueFull as error:
@@ -446,7 +448,7 @@ class Control:
         return refused
 
     def _set_aside(self, jobs: Iterable[RunningJob], error: QueueFull | None = None) -> None:
-        """Have jobs wait that a full server refuses to complete; the others are settled alone."""
+        """Set aside jobs that a full server refuses to complete. Others are settled as usual."""
         waiting = [job for job in jobs if outcomes.needs_room(job)]
         for job in waiting:
             del self._held.unsettled[job]
@@ -458,7 +460,7 @@ class Control:
             self._held.answer(job, Answer("release", after_ms=round(GIVEN_BACK_SECONDS * 1000)))
 
     def _ask_for_room(self) -> None:
-        """Complete what a full server refused before, as much as it takes now."""
+        """Complete jobs that a full server refused before, as many as it accepts now."""
         if not self._refused:
             return
         self._set_aside(tuple(self._held.unsettled))
@@ -479,7 +481,7 @@ class Control:
             else:
                 self._refused.drop(settlement.jobs)
                 self._settled(settlement.jobs, counted)
-                self._share.hunger()  # What was added may be due at once.
+                self._share.want_more()  # A follow-up may be due at once.
 
     def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         for job in jobs:
@@ -496,12 +498,12 @@ class Control:
     # ----------------------------------------------------------------------- lease
 
     def _lease(self, completed: Sequence[RunningJob]) -> None:
-        """Lease for the free places, and complete what is done in the same call."""
+        """Lease jobs for the free slots, and complete finished jobs in the same call."""
         if completed:
-            self._share.hunger()  # A call goes out in any case.
+            self._share.want_more()  # A call is made in any case.
         asks_failed = self._leave_at is None and time.monotonic() >= self._ask_failed_at
         if asks_failed:
-            self._land()  # Before it has places, which would be lost with it.
+            self._read_pending()  # Before it takes slots, which an error here would lose.
         count = self._share.take(self._shared.pace.per_call()) if self._leave_at is None else 0
         if count and asks_failed:
             count -= self._lease_failed(count)
@@ -509,7 +511,7 @@ class Control:
             self._ask(count, completed)
         elif completed:
             try:
-                with self._held.telling(completed):
+                with self._held.settling(completed):
                     call = calls.complete([settle_of(job) for job in completed])
                     counted = self.queue._run(call)
             except QueueFull as error:
@@ -518,79 +520,79 @@ class Control:
                 self._settled(completed, counted)
 
     def _lease_failed(self, count: int) -> int:
-        """Lease failed jobs for their handler; return how many."""
+        """Lease failed jobs for the failure handler. Return how many."""
         if self._shared.handlers.for_failures(self.called) is None:
             self._ask_failed_at = float("inf")
             return 0
-        flight = self._flights.send(count, (), failed=True)
-        granted = self._flights.read(flight)
-        # Where some were granted there may be more.
+        pending = self._lease_calls.send(count, (), failed=True)
+        granted = self._lease_calls.read(pending)
+        # If some were granted there may be more.
         pause = 0 if granted.leases else granted.ask_again or 0.02
         self._ask_failed_at = time.monotonic() + pause
-        self._take(flight, granted)
+        self._take(pending, granted)
         return len(granted.leases)
 
     def _ask(self, count: int, completed: Sequence[RunningJob]) -> None:
-        """Ask for jobs. What the call before brought begins while the server is at this one."""
+        """Send a lease call. Jobs of the previous call start while the server works on this one."""
         try:
-            flight = self._flights.send(count, completed)
+            pending = self._lease_calls.send(count, completed)
         except QueueFull as error:
             self._set_aside(completed, error)
             return
-        self._asked_at = flight.asked_at
-        before, self._flight = self._flight, flight
+        self._asked_at = pending.asked_at
+        before, self._pending = self._pending, pending
         if before:
-            self._arrive(before)
+            self._handle_answer(before)
         if not (len(self._held) > len(completed) and self._shared.pace.worth_another()):
-            self._land()  # Nothing can be over before, or not enough for another call.
+            self._read_pending()  # Until then no second call could be worth it.
 
-    def _land(self) -> None:
-        """Read what the last call brought, if that was not done."""
-        flight, self._flight = self._flight, None
-        if flight:
-            self._arrive(flight)
+    def _read_pending(self) -> None:
+        """Read the answer of the last lease call, if there is an unread one."""
+        pending, self._pending = self._pending, None
+        if pending:
+            self._handle_answer(pending)
 
-    def _arrive(self, flight: Flight) -> None:
+    def _handle_answer(self, pending: LeaseCall) -> None:
         try:
-            granted = self._flights.read(flight)
+            granted = self._lease_calls.read(pending)
         except QueueFull as error:
-            self._set_aside(flight.completed, error)
-            self._share.hunger()
+            self._set_aside(pending.completed, error)
+            self._share.want_more()
             return
-        enough = len(granted.leases) < flight.most
+        enough = len(granted.leases) < pending.most
         if enough:
-            self._share.had_enough()
-            # Where some were granted it is not told when to ask for more. Where none were, 0 says
-            # that this call could not see to everything.
+            self._share.want_no_more()
+            # An answer with jobs does not say when to ask again. In an answer without jobs, 0 means
+            # that the call could not process everything that is due.
             pause = 0.02 if granted.leases else granted.ask_again
             self._ask_at = time.monotonic() + pause
-        self._share.free(flight.asking.count - len(granted.leases))
-        self._take(flight, granted)
+        self._share.free(pending.asking.count - len(granted.leases))
+        self._take(pending, granted)
         if enough and granted.leases:
-            self._listen()  # While that is sent, handlers can begin.
+            self._listen()  # Handlers can start while this is sent.
 
-    def _take(self, flight: Flight, granted: Granted) -> None:
-        """Do what an answer is there for: what was completed is settled, what was leased begins."""
-        self._asked_after = flight.asked_after
+    def _take(self, pending: LeaseCall, granted: Granted) -> None:
+        """Settle the jobs that a call completed, and start the jobs that it leased."""
+        self._asked_after = pending.asked_after
         if granted.leases:
             self._shared.quiet[self] = -1
         try:
-            self._settled(flight.completed, granted.leases.completed)
+            self._settled(pending.completed, granted.leases.completed)
         finally:
-            self._share.need(self._beginning.begin(granted.leases, flight.asked_at))
+            self._share.need(self._beginning.begin(granted.leases, pending.asked_at))
 
     # ------------------------------------------------------------- give back, leave
 
-    def _return_hoard(self) -> None:
-        """Give back what does not begin because something else takes longer than believed."""
+    def _release_stuck(self) -> None:
+        """Release waiting jobs when a run before them takes longer than estimated."""
         for executor in self._shared.executors():
-            if executor.stuck_for() >= HOARD_SECONDS:
-                self._shared.pace.saw(HOARD_SECONDS)
+            if executor.stuck_for() >= STUCK_SECONDS:
+                self._shared.pace.saw(STUCK_SECONDS)
                 for work in executor.take_back():
                     work.control.returned(work)
 
     def _leave(self) -> None:
-        """Give back what has not begun, and when the time is up also what runs."""
+        """Release jobs that have not started; after the grace, also running jobs."""
         assert self._leave_at is not None
         self._share.leave()
         for executor in self._shared.executors():
@@ -602,7 +604,7 @@ class Control:
         late = time.monotonic() - self._leave_at
         if late < 0:
             return
-        self._held.tell_all("leaving")
+        self._held.stop_all("leaving")
         ends_within = (executor.ends_within for executor in self._shared.executors())
         if late >= max(ends_within, default=0.0):
             for job in self._held.unanswered():

@@ -1,7 +1,7 @@
-"""What a run came to: how a handler says it, and what the queue is told about it.
+"""Outcomes of runs: how a handler states one, and the calls that settle jobs accordingly.
 
-A handler that returns completes its job, one that raises has it tried again. The exceptions here
-say something else than that.
+A handler that returns completes its job; a handler that raises has it retried. The exceptions here
+let a handler choose something else.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Way = Literal["complete", "retry", "fail", "release", "lapse"]
 
 
 class Retry(Exception):
-    """Raise it to have the job tried again after so many seconds, or at an instant.
+    """Raise this to retry the job `after` a number of seconds, or `at` an instant.
 
-    Any other exception may say so too, with an attribute `retry_at` or `retry_after`.
+    Any other exception can do the same with an attribute `retry_at` or `retry_after`.
 
-    Counts a failure, as any exception does; without a time it waits as after any. Without a reason
-    the exception that it is raised from is the reason.
+    It counts as a failure, as any exception does. Without a time, the usual backoff applies.
+    Without a reason, the exception that it was raised from (`raise … from`) is the reason.
     """
 
     def __init__(
@@ -44,41 +44,41 @@ class Retry(Exception):
     ) -> None:
         self.due = arguments.due(after, at, "after")
         self.reason = reason
-        super().__init__(reason or "the handler asked for another try")
+        super().__init__(reason or "the handler asked for a retry")
 
 
 class Fail(Exception):
-    """Raise it to fail the job without another try."""
+    """Raise this to fail the job without a retry."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
-        super().__init__(reason or "the handler said so")
+        super().__init__(reason or "the handler failed the job")
 
 
 class Release(Exception):
-    """Raise it to give the job back at no cost, at once or after so many seconds."""
+    """Raise this to release the job at no cost, at once or `after` a number of seconds."""
 
     def __init__(self, *, after: Duration | None = None) -> None:
         self.after_ms = None if after is None else arguments.duration_ms("after", after)
-        super().__init__("the handler gave it back")
+        super().__init__("the handler released the job")
 
 
 class Answer(Struct, frozen=True):
-    """How a run ended, as the queue is to be told."""
+    """How a run ended, in the form that settles the job."""
 
     way: Way
     result: bytes | None = None
     due: bytes = b""
-    """Of a retry: when."""
+    """For a retry: when."""
     after_ms: int | None = None
-    """Of a release: how much later."""
+    """For a release: the delay."""
     reason: bytes = b""
     raised: bytes = b""
-    """What the handler raised (see `failing.py`)."""
+    """What the handler raised (see `failures.py`)."""
 
 
 class RaisedElsewhere(Exception):
-    """What a handler raised, as text: it was another process, or the text had to be escaped."""
+    """The text of an exception that was raised in another process or had to be escaped."""
 
 
 LONGEST_TRACE: Final = 8000
@@ -86,11 +86,11 @@ COMPLETED: Final = Answer("complete")
 GIVEN_BACK: Final = Answer("release")
 
 _OURS: Final = ("due", "reason")
-"""Attributes of our exceptions that are told in other ways."""
+"""Attributes of our exceptions that are stored elsewhere."""
 
 
 def answer_to(error: BaseException, facts: Facts, handling: Handling = DEFAULT_HANDLING) -> Answer:
-    """Return what becomes of a job whose handler raised; `handling`: if that handles failures."""
+    """Return the answer for an exception. `handling` is the retry policy of a failure handler."""
     if is_a(error, Release):
         return Answer("release", after_ms=error.after_ms)
     if is_a(error, Retry) or is_a(error, Fail):
@@ -112,46 +112,46 @@ def answer_to(error: BaseException, facts: Facts, handling: Handling = DEFAULT_H
 
 
 def is_a(error: object, kind: type[E]) -> TypeGuard[E]:
-    """Tell whether an exception is of a kind, by its type: its `__class__` may lie, or raise."""
+    """Return whether an exception is of a kind, by its type: its `__class__` may lie or raise."""
     return issubclass(type(error), kind)
 
 
 def trace_of(raised: BaseException) -> str:
-    """Return the traceback of an exception: the end of it, in text that UTF-8 can write."""
+    """Return the end of an exception's traceback, as text that UTF-8 can encode."""
     try:
         trace = "".join(traceback.format_exception(raised))
-    except BaseException:  # noqa: BLE001  # An exception may refuse to be looked at.
+    except BaseException:  # noqa: BLE001  # Formatting an exception may raise.
         trace = arguments.type_name(raised)
     return escaped(trace[-LONGEST_TRACE:])
 
 
 def escaped(text: str) -> str:
-    """Return a text with lone surrogates escaped: UTF-8 cannot write them."""
+    """Escape lone surrogates, which UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def lapsed(reason: str) -> Answer:
-    """Return what becomes of a job whose run was ended from outside, or did not answer."""
+    """Return the answer for a run that was killed or did not answer."""
     return Answer("lapse", reason=arguments.reason("lapsed", reason))
 
 
 def timed_out(seconds: float) -> str:
-    """Return what to tell a handler that had so many seconds."""
+    """Return the stop reason of a handler that exceeded its timeout."""
     return f"timeout: it ran for {seconds:g} s"
 
 
-def ended(told: str) -> Answer:
-    """Return what becomes of a job whose run was ended because it was told to stop.
+def ended(stop_reason: str) -> Answer:
+    """Return the answer for a run that was ended after it was asked to stop.
 
-    Only its time counts against it.
+    Only a timeout counts against the job.
     """
-    return lapsed(told) if told.startswith("timeout") else GIVEN_BACK
+    return lapsed(stop_reason) if stop_reason.startswith("timeout") else GIVEN_BACK
 
 
 def spends(answer: Answer, facts: Facts) -> bool:
-    """Tell whether this answer is the last that the job may give, so that it is failed."""
+    """Return whether this answer uses up the retries or lapses of the job, so that it fails."""
     if facts.failed_at is not None:
-        return False  # It has failed already, and this is what its failure handler said.
+        return False  # It has failed already: this is the answer of its failure handler.
     if answer.way == "retry":
         return 0 <= facts.max_failures <= facts.failures
     return answer.way == "lapse" and 0 <= facts.max_lapses <= facts.lapses
@@ -161,19 +161,19 @@ def spends(answer: Answer, facts: Facts) -> bool:
 
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of results on one call, where it carries several."""
+"""The most bytes of results in one call that completes several jobs."""
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """A call, and the jobs that it settles, in the order of its answers."""
+    """A call and the jobs that it settles, in the order of its answers."""
 
     call: Call[list[bool]]
     jobs: Sequence[RunningJob]
 
 
 def completed(jobs: Iterable[RunningJob]) -> list[RunningJob]:
-    """Return the jobs that need nothing but to be completed, as many as can ride on a call."""
+    """Return jobs to complete without follow-ups, as many as fit into one call."""
     done: list[RunningJob] = []
     size = 0
     for job in jobs:
@@ -187,24 +187,24 @@ def completed(jobs: Iterable[RunningJob]) -> list[RunningJob]:
 
 
 def needs_room(job: RunningJob) -> bool:
-    """Tell whether a full server refuses to complete a job: it has a result or follow-ups."""
+    """Return whether a full server refuses to complete a job: it has a result or follow-ups."""
     answer = answer_of(job)
     return answer.way == "complete" and bool(answer.result is not None or job.follow_ups)
 
 
 def size_of(job: RunningJob) -> int:
-    """Return how many bytes a job brings to the server when it is completed."""
+    """Return how many bytes completing a job adds to the server."""
     return len(answer_of(job).result or b"") + sum(map(payload_size, job.follow_ups or ()))
 
 
 def completing(jobs: Sequence[RunningJob]) -> Settlement:
-    """Return the call that completes these jobs; one that has follow-ups is by itself."""
+    """Return the call that completes these jobs. A job with follow-ups must be the only one."""
     call = calls.complete([settle_of(job) for job in jobs], add=jobs[0].follow_ups or ())
     return Settlement(call, jobs)
 
 
 def others(jobs: Iterable[RunningJob], *, to_the_back: bool) -> Iterator[Settlement]:
-    """Return the calls that settle all other jobs, as few as possible."""
+    """Return the calls, as few as possible, that settle all jobs that `completed` leaves out."""
     alike: dict[tuple[Way, int | None, bytes, bytes], list[RunningJob]] = {}
     for job in jobs:
         answer = answer_of(job)
@@ -240,7 +240,7 @@ def others(jobs: Iterable[RunningJob], *, to_the_back: bool) -> Iterator[Settlem
 
 
 def turn_down(settlement: Settlement, error: HoldfastError) -> bool:
-    """Make it the job's failure that its follow-ups are refused; False where they may be taken."""
+    """Count refused follow-ups as a failure of the job; False if they may be accepted later."""
     for_good = isinstance(error, InvalidArgument | WrongState)
     jobs = [job for job in settlement.jobs if for_good and job.follow_ups]
     for job in jobs:
@@ -261,7 +261,7 @@ def _handlings(job: RunningJob) -> bytes:
 
 
 def settle_of(job: RunningJob) -> Settle:
-    """Return what completes a job."""
+    """Return the arguments that complete a job."""
     return job.lease.id, job.lease.token, job.answer.result if job.answer else None
 
 

@@ -1,4 +1,4 @@
-"""The queues of a worker: how they may be given, and the worker's own connections to them."""
+"""The queues of a worker: checks the argument `queues`, and opens the worker's own connections."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from holdfast.worker.reporting import fitting
 if TYPE_CHECKING:
     from holdfast.client.sharding import Sharding
     from holdfast.worker.handlers import ExecutorKind, Handlers
-    from holdfast.worker.leases import Held
+    from holdfast.worker.leases import HeldJobs
     from holdfast.worker.shared import Shared
 
     AnyQueue = Queue | AsyncQueue
 
-GREETING_SECONDS: Final = 0.5
-"""A server that does not answer is not waited for: another may."""
+CHECK_SECONDS: Final = 0.5
+"""The start of a worker does not wait longer for one server: others may answer."""
 REPLY_SECONDS: Final = 5.0
 """The longest that a worker waits for a reply."""
 
 
 def weighted(queues: object) -> dict[AnyQueue, int]:
-    """Check the queues that were given, and return them with their weights."""
+    """Check the argument `queues`, and return the queues with their weights."""
     given: list[tuple[Any, Any]]
     if isinstance(queues, Queue | AsyncQueue):
         given = [(queues, 1)]
@@ -53,33 +53,33 @@ def weighted(queues: object) -> dict[AnyQueue, int]:
     if not names:
         raise InvalidArgument("queues must be at least one")
     if len(set(names)) < len(names):
-        raise InvalidArgument("queues must be different ones: a name is given twice")
+        raise InvalidArgument("queues must be different: a name is given twice")
     return dict(given)
 
 
 def _shards(queue: AnyQueue) -> Iterable[AnyQueue]:
-    """Return the queues that one consists of."""
+    """Return the shards of a sharded queue, or the queue itself."""
     return queue.shards if isinstance(queue, ShardedQueue | AsyncShardedQueue) else (queue,)
 
 
 def called(queue: AnyQueue) -> str:
-    """Return what users call a queue: by one name for all its shards."""
+    """Return the name that users know: all shards of a queue share it."""
     return queue.sharding.name if isinstance(queue, Shard | AsyncShard) else queue.name
 
 
 def shard_of(queue: AnyQueue) -> tuple[str, int, int] | None:
-    """Return of what queue, of how many shards, which one this is, if it is one."""
+    """Return queue name, number of shards and number of this shard; None if it is not a shard."""
     if isinstance(queue, Shard | AsyncShard):
         return queue.sharding.name, queue.sharding.count, queue.number
     return None
 
 
 def own(queues: Iterable[AnyQueue], lease: float) -> list[Queue]:
-    """Return the same queues with holders and connections of the worker's own.
+    """Return the same queues with new holders and connections for the worker.
 
-    The settings of their servers are those of the user. Only `reply_within` may be shorter: a
-    connection that does not answer is given up in time to extend by another. The shards of one
-    queue have one holder, as to who looks at it they are one.
+    The servers keep the user's settings. Only `reply_within` may be shorter: a connection that does
+    not answer is dropped early enough to extend leases on a new one. The shards of one queue share
+    a holder, so that they appear as one.
     """
     mine: list[Queue] = []
     holders: dict[Sharding, Server] = {}
@@ -98,16 +98,17 @@ def own(queues: Iterable[AnyQueue], lease: float) -> list[Queue]:
     return mine
 
 
-def greet(queues: Iterable[AnyQueue]) -> None:
-    """Raise what a server says that will never serve this worker, for example of its password.
+def check_servers(queues: Iterable[AnyQueue]) -> None:
+    """Raise the error of a server that will never serve this worker, such as a wrong password.
 
-    One that is lost, loads its data or takes no more clients may serve it later.
+    A server that is lost, loads its data or accepts no more clients is not an error: it may serve
+    the worker later.
     """
     for queue in {(called(queue), queue.server): queue for queue in queues}.values():
-        server = Server.like(queue.server, patience=GREETING_SECONDS)
-        with Queue(queue.name, server) as greeted:
+        server = Server.like(queue.server, patience=CHECK_SECONDS)
+        with Queue(queue.name, server) as checked:
             try:
-                greeted.counts()
+                checked.counts()
             except HoldfastError as error:
                 if not is_passing(error):
                     raise
@@ -118,21 +119,21 @@ def greet(queues: Iterable[AnyQueue]) -> None:
 
 REGISTER_SECONDS: Final = 5.0
 MOST_SHOWN: Final = 20
-"""Running jobs."""
+"""The most running jobs in a worker's entry."""
 
 
 class Presence:
-    """Says who is here, and on what."""
+    """Keeps the worker's entry in a queue's directory of workers."""
 
-    def __init__(self, queue: Queue, held: Held, shared: Shared) -> None:
+    def __init__(self, queue: Queue, held: HeldJobs, shared: Shared) -> None:
         self._queue = queue
         self._held = held
         self._shared = shared
         self.tell_at = time.monotonic()
-        """When it is to be told again."""
+        """When to register again."""
 
     def tell(self, alive_for: float = 3 * REGISTER_SECONDS) -> None:
-        """Say that we are here, for so many seconds."""
+        """Register this worker for `alive_for` seconds."""
         self.tell_at = time.monotonic() + REGISTER_SECONDS
         running = [job.describe() for job in self._held.running()[:MOST_SHOWN]]
         handlers = self._shared.handlers.about(called(self._queue))
@@ -144,7 +145,7 @@ class Presence:
         self._queue.register(alive_for=alive_for, **about)
 
     def leave(self) -> None:
-        """Say that we are gone."""
+        """Remove the entry: it expires at once."""
         self.tell(alive_for=0.001)
 
 
@@ -158,7 +159,7 @@ def described(
     executor: ExecutorKind,
     lease: float,
 ) -> str:
-    """Return servers, queues, handlers, concurrency, executor and lease, in one line."""
+    """Return one line with servers, queues, handlers, concurrency, executor and lease."""
     least, most = bounds
     concurrency = str(least) if least == most else f"auto ({least} to {most})"
     return "; ".join(
@@ -171,7 +172,7 @@ def described(
 
 
 def _places(queues: Collection[AnyQueue]) -> list[str]:
-    """Return the queues by server; an address is written without its password."""
+    """Return one text per server with its queues. Addresses are written without passwords."""
     found: dict[str, dict[str, None]] = {}
     for queue in queues:
         shard = shard_of(queue)
@@ -184,7 +185,7 @@ def _places(queues: Collection[AnyQueue]) -> list[str]:
 
 
 def _handlers(queues: Collection[AnyQueue], handlers: Handlers) -> str:
-    """Return the names of handlers: those of the worker, and those that its queues declare."""
+    """Return the handler names of the worker and of its queues."""
     declared = {name for queue in queues for name in queue.handlers}
     names = sorted(declared.union(handlers.names()))
     if handlers.take_nameless():

@@ -1,7 +1,7 @@
-"""Jobs that are done, and whose results or follow-ups a full server did not take.
+"""Finished jobs whose results or follow-ups a full server refused.
 
-They stay leased and wait here until there is room. What waits is bounded: jobs that find no place
-here are given back, so that the worker can go on with jobs that need no room.
+They stay leased and wait here until the server has room. Their number is bounded: further jobs are
+released, so that the worker can continue with jobs that need no room.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from holdfast.worker.outcomes import completed, size_of
 log = logging.getLogger("holdfast")
 
 MOST_JOBS: Final = 1000
-"""That wait for room,"""
+"""The most jobs that wait for room."""
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""and what their results and follow-ups have together."""
+"""The most bytes of results and follow-ups that wait for room."""
 
 GIVEN_BACK_SECONDS: Final = 30.0
-"""Where too many wait, a job is given back and runs again after so long."""
+"""When too many jobs wait, a further job is released and runs again after this time."""
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
@@ -31,7 +31,7 @@ TELL_EVERY_SECONDS: Final = 60.0
 
 
 class Refused:
-    """What one control loop has to complete when there is room."""
+    """The jobs that one control loop completes when the server has room."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -40,15 +40,15 @@ class Refused:
         self._pause = FIRST_PAUSE
         self._tell_at = self._tell_too_many_at = -math.inf
         self._has_room = False
-        """Whether the last try was taken."""
+        """Whether the server accepted the last attempt."""
         self.ask_at = math.inf
-        """When to try again."""
+        """When to attempt again."""
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def add(self, jobs: Iterable[RunningJob]) -> list[RunningJob]:
-        """Have these wait; return those for which there is no place."""
+        """Keep these waiting. Return those beyond the limits."""
         too_many = []
         if not self._jobs:
             self._pause, self._has_room = FIRST_PAUSE, False
@@ -63,8 +63,8 @@ class Refused:
         if too_many and time.monotonic() >= self._tell_too_many_at:
             self._tell_too_many_at = time.monotonic() + TELL_EVERY_SECONDS
             log.warning(
-                "%s: the server is full, and %d jobs wait here for room already: what is done now "
-                "is given back, and runs again in %d s, beginning with %s",
+                "%s: the server is full, and %d finished jobs wait here for room already: jobs "
+                "that finish now are released and run again in %d s, starting with %s",
                 self._queue,
                 len(self),
                 GIVEN_BACK_SECONDS,
@@ -73,15 +73,15 @@ class Refused:
         return too_many
 
     def next(self) -> Sequence[RunningJob]:
-        """Return those to complete in the next call.
+        """Return the jobs to complete in the next call.
 
-        The first call after a refusal brings one job: there may be room for no more.
+        The first call after a refusal completes one job: there may be no room for more.
         """
         first = next(iter(self._jobs))
         return completed(self._jobs) if self._has_room and not first.follow_ups else [first]
 
     def refused(self, error: Exception) -> None:
-        """Note that there is no room still, and log it once in a while."""
+        """Record that there is still no room, and log it once a minute."""
         self._pause = FIRST_PAUSE if self._has_room else min(self._pause * 2, LONGEST_PAUSE)
         self._has_room = False
         now = time.monotonic()
@@ -89,7 +89,7 @@ class Refused:
         if now >= self._tell_at:
             self._tell_at = now + TELL_EVERY_SECONDS
             log.warning(
-                "%s: the server is full: %d jobs that are done, with %d bytes of results and "
+                "%s: the server is full: %d finished jobs, with %d bytes of results and "
                 "follow-ups, wait here for room: %s",
                 self._queue,
                 len(self),
@@ -98,7 +98,7 @@ class Refused:
             )
 
     def drop(self, jobs: Iterable[RunningJob]) -> None:
-        """Have these wait no longer: they are completed, or are to be settled in another way."""
+        """Remove jobs that were completed or will be settled in another way."""
         self._has_room = True
         for job in jobs:
             del self._jobs[job]
@@ -107,7 +107,7 @@ class Refused:
             self.ask_at = math.inf
 
     def clear(self) -> list[RunningJob]:
-        """Have nothing wait any more; return what did."""
+        """Remove and return all jobs."""
         jobs = list(self._jobs)
         self.drop(jobs)
         return jobs

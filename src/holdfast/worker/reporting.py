@@ -1,4 +1,4 @@
-"""What is told about a job that was settled: one line in the log, and the hooks."""
+"""Reports settled jobs: one log line each, and the hooks."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast")
 
 MOST_LINES: Final = 20
-"""Jobs of one batch that are shown."""
+"""The most jobs of one batch to show."""
 
 MOST_LOGGED: Final = 100_000
-"""Bytes of a traceback; of a longer one the end is logged."""
+"""The most bytes of a traceback; of a longer traceback only the end is logged."""
 
 job_log = logging.getLogger("holdfast.worker")
-"""Of completed jobs, one line each at INFO. Raise its level to switch that off."""
+"""Logs one line at INFO for each completed job. Raise its level to switch that off."""
 
 
 def tell(hooks: Sequence[Hooks], what: str, *about: object) -> None:
-    """Call a hook of all who want to know."""
+    """Call one method of all hooks."""
     for hook in hooks:
         try:
             getattr(hook, what)(*about)
-        except BaseException:  # It runs where a worker must not end.
+        except BaseException:  # It runs in a thread that must not end.
             log.exception("the hook %r of %r raised", what, hook)
 
 
 def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: bool) -> None:
-    """Tell how a run ended; `counted`: whether the server took the answer."""
-    if job.told in ("lost", "cancelled"):
-        return  # That was told when it was noticed, and is how it ends.
+    """Report how a run ended. `counted` says whether the server accepted the answer."""
+    if job.stop_reason in ("lost", "cancelled"):
+        return  # Reported when it was noticed.
     if not counted:
-        log.warning("%s: cancelled or taken back; how this run ended does not count", job.id)
+        log.warning("%s: cancelled or taken back; the outcome of this run does not count", job.id)
         tell(hooks, "lost", job)
         return
     if answer.way == "complete":
@@ -53,24 +53,24 @@ def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: 
             tell(hooks, "done", job)
         return
     reason = answer.reason.decode()
-    # What a handler says on purpose needs no traceback.
+    # A deliberate `Retry` or `Fail` needs no traceback.
     raised = None if issubclass(type(job.raised), Retry | Fail) else _loggable(job.raised)
     if answer.way == "fail" or spends(answer, job.lease.facts):
         log.error("%s: failed: %s", job.id, reason, exc_info=raised)
         tell(hooks, "failed", job, reason)
     elif answer.way == "retry":
-        log.warning("%s: raised, and is tried again: %s", job.id, reason, exc_info=raised)
+        log.warning("%s: raised, and will be retried: %s", job.id, reason, exc_info=raised)
         tell(hooks, "retried", job, reason)
     elif answer.way == "lapse":
-        log.warning("%s: did not answer, and goes to another: %s", job.id, reason)
+        log.warning("%s: ended without an answer, and goes to another worker: %s", job.id, reason)
         tell(hooks, "lapsed", job, reason)
     else:
-        log.debug("%s: given back", job.id)
+        log.debug("%s: released", job.id)
         tell(hooks, "released", job)
 
 
 def lines_about(work: Run, where: str) -> Iterator[str]:
-    """Yield a line about each job of a run, for who wants to know what hangs."""
+    """Yield a line about each job of a run, to find out what hangs."""
     place, *stack = where.split("\n")
     for number, job in enumerate(work.jobs):
         if number == MOST_LINES:
@@ -86,23 +86,23 @@ def lines_about(work: Run, where: str) -> Iterator[str]:
 
 
 def _loggable(raised: BaseException | None) -> BaseException | None:
-    """Return what to log of an exception: as text where it is enormous or UTF-8 cannot write it."""
+    """Return an exception for the log: as text if it is huge or UTF-8 cannot encode it."""
     if raised is None or issubclass(type(raised), RaisedElsewhere):
         return raised
     try:
         fits = len("".join(traceback.format_exception(raised)).encode()) <= MOST_LOGGED
-    except BaseException:  # noqa: BLE001  # An exception may refuse to be looked at.
+    except BaseException:  # noqa: BLE001  # Formatting an exception may raise.
         fits = False
     return raised if fits else RaisedElsewhere(trace_of(raised))
 
 
 def fitting(about: Mapping[str, object]) -> dict[str, object]:
-    """Return what a worker tells about itself, cut down to what the directory takes."""
+    """Return a worker's entry, cut down to the size that the directory accepts."""
     fits = dict(about)
     for name in ("notes", "running", "handlers", "coroutines", "queues"):
-        while (told := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
-            assert isinstance(told, list)
-            # Of handlers all or none: whether one is missing is of interest.
+        while (listed := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
+            assert isinstance(listed, list)
+            # List all handlers or none: in a partial list some would seem to be missing.
             all_or_none = name in ("handlers", "coroutines")
-            fits[name] = None if all_or_none else told[: len(told) // 2]
+            fits[name] = None if all_or_none else listed[: len(listed) // 2]
     return fits

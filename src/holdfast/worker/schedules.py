@@ -1,4 +1,4 @@
-"""Has the ticks of a queue's schedules made while a worker works on it."""
+"""Makes the ticks of a queue's schedules while a worker runs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from holdfast.errors import HoldfastError, ServerUnavailable
 log = logging.getLogger("holdfast")
 
 LOOK_SECONDS: Final = 60.0
-"""It looks at least so often: the server's clock may be set."""
+"""The longest time between two checks: the server's clock may be set."""
 MOVED_SECONDS: Final = 1.0
-"""The same where the clock is moved by a test."""
+"""The same for a queue whose clock a test moves."""
 REFUSED_SECONDS: Final = 5.0
-"""Before it tries again what the server refused, for example as it is full."""
+"""The pause after a refused tick, for example because the server is full."""
 
 
 class Ticker:
-    """Looks after schedules from within a control loop."""
+    """Makes the ticks of schedules in a control loop."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -30,12 +30,12 @@ class Ticker:
         self._in_trouble: set[str] = set()
 
     def next_at(self) -> float:
-        """Return when there is something to do, by the monotonic clock."""
+        """Return when the next tick is due, on the monotonic clock."""
         times = (self._look_at.get(name, 0.0) for name in list(self._queue.schedules))
         return min(times, default=float("inf"))
 
     def tick(self) -> None:
-        """Make the ticks that are to be made. One that is refused keeps nobody from working."""
+        """Make the ticks that are due. A refused tick does not stop the worker."""
         for name, schedule in list(self._queue.schedules.items()):
             if time.monotonic() < self._look_at.get(name, 0.0):
                 continue
@@ -43,7 +43,7 @@ class Ticker:
                 ticked: Ticked = self._queue._drive(self._queue._ask.make(schedule))
             except ServerUnavailable:
                 raise
-            except Exception as error:  # noqa: BLE001  # A time zone may be somebody's own.
+            except Exception as error:  # noqa: BLE001  # A user's time zone class may raise anything.
                 self._complain(name, error)
                 ticked = Ticked([], REFUSED_SECONDS)
             else:
@@ -52,10 +52,10 @@ class Ticker:
             self._look_at[name] = time.monotonic() + min(again_in, self._longest)
 
     def _complain(self, name: str, error: Exception) -> None:
-        """Log it once, and not every time that it is tried again."""
+        """Log the error once, not on every retry."""
         if name not in self._in_trouble:
             self._in_trouble.add(name)
             unexpected = None if isinstance(error, HoldfastError) else error
             log.warning(
-                "%s: its ticks are not made, trying again: %s", name, error, exc_info=unexpected
+                "%s: its ticks cannot be made; trying again: %s", name, error, exc_info=unexpected
             )

@@ -1,4 +1,4 @@
-"""What the control loops of a worker share: handlers, places, and where handlers run."""
+"""The state that the control loops of a worker share: handlers, slots and executors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from holdfast.worker.executors.base import Executor
 from holdfast.worker.handlers import Handler, Handlers, Unknown
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.pace import Pace
-from holdfast.worker.slots import Places
+from holdfast.worker.slots import Slots
 
 
 @dataclass
 class Shared:
-    """What the control loops of a worker share."""
+    """The state that the control loops of a worker share."""
 
     handlers: Handlers
-    places: Places
+    slots: Slots
     pace: Pace
     lease_seconds: float
     concurrency: int
@@ -32,47 +32,47 @@ class Shared:
     lock: threading.Lock = field(default_factory=threading.Lock)
     unknown: Unknown = field(default_factory=Unknown)
     runs: int = 0
-    """How many are over: each may have added something to any of the queues."""
+    """How many runs are over: each may have added jobs to any of the queues."""
     quiet: dict[object, int] = field(default_factory=dict)
-    """The control loops, each with the `runs` after which it found nothing; -1 if it has jobs."""
+    """For each control loop, the value of `runs` at which it found no job; -1 if it has jobs."""
 
     def ran(self, count: int) -> None:
-        """Note that so many runs are over."""
+        """Record that `count` runs are over."""
         with self.lock:
             self.runs += count
 
     def found_nothing(self, one: object, after: int) -> tuple[bool, bool]:
-        """Note that a control loop found nothing after so many runs.
+        """Record that a control loop found no job when `after` runs were over.
 
-        Return whether nobody has a job now, and whether nobody found any since the last one ran.
+        Return whether no loop has a job now, and whether no loop found one since the last run.
         """
         with self.lock:
             is_new, self.quiet[one] = self.quiet[one] != after, after
             known = list(self.quiet.values())
             still, over = -1 not in known, all(runs == self.runs for runs in known)
         if is_new:
-            self.places.rouse()  # It may have been the last that the others wait for.
+            self.slots.rouse()  # The others may have waited for this loop only.
         return still, over
 
     def executors(self) -> list[Executor]:
-        """Return those that are in use."""
+        """Return the executors in use."""
         return [executor for executor in (self.plain, self.loop) if executor]
 
-    def places_wanted(self) -> int:
-        """Return how many jobs to hold: none ahead where two executors share the concurrency."""
-        return self.pace.least if self.handlers.are_mixed() else self.pace.places()
+    def slots_wanted(self) -> int:
+        """Return how many jobs to hold: none ahead if two executors share the concurrency."""
+        return self.pace.least if self.handlers.are_mixed() else self.pace.slots()
 
     def resize(self, concurrency: int) -> None:
-        """Have so many handlers run at a time from now on."""
+        """Change how many handlers run at a time."""
         with self.lock:
             self.concurrency = self.about["concurrency"] = concurrency
             self.pace.resize(concurrency)
             for executor in self.executors():
                 executor.resize(concurrency)
-        self.places.resize(self.places_wanted())
+        self.slots.resize(self.slots_wanted())
 
     def executor_for(self, handler: Handler) -> Executor:
-        """Return where a handler runs; made for the first one, which may come late."""
+        """Return the executor of a handler. It is created for the first handler that needs it."""
         with self.lock:
             if handler.is_async:
                 self.loop = self.loop or self.make_loop(self.concurrency)

@@ -1,4 +1,4 @@
-"""What the signals of a process mean to a worker that runs in it."""
+"""Signal handling: graceful shutdown, immediate shutdown, and a dump of running jobs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from types import FrameType
 log = logging.getLogger("holdfast")
 
 
-class Asked:
-    """Whether somebody asked to stop. A signal handler may say so at any moment.
+class StopRequest:
+    """A flag that asks the worker to stop. A signal handler may set it at any moment.
 
-    Not a threading.Event: a signal that comes while its lock is held would wait for ever.
+    Not a threading.Event: a signal handler that runs while the event's lock is held would deadlock.
     """
 
     def __init__(self) -> None:
@@ -27,21 +27,21 @@ class Asked:
         self._said: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Ask."""
+        """Ask the worker to stop."""
         self._asked = True
         self._said.put(None)
 
     def clear(self) -> None:
-        """Forget that somebody asked."""
+        """Reset the flag."""
         self._asked = False
         self._said = SimpleQueue()
 
     def is_set(self) -> bool:
-        """Tell whether somebody asked."""
+        """Return whether the worker was asked to stop."""
         return self._asked
 
     def wait(self, seconds: float) -> bool:
-        """Wait until somebody asks; return whether somebody did. For one who waits."""
+        """Wait until the flag is set, and return it. Only one thread may wait."""
         if not self._asked:
             with suppress(Empty):
                 self._said.get(timeout=seconds)
@@ -49,14 +49,15 @@ class Asked:
 
 
 @contextmanager
-def heeded(
+def handle_signals(
     stop: Callable[[], None],
     leave: Callable[[], None],
     running: Callable[[], Iterable[str]] = tuple,
 ) -> Iterator[None]:
-    """SIGTERM and Ctrl-C stop, a second one leaves at once; SIGQUIT shows what runs, with stacks.
+    """Handle signals: SIGTERM and Ctrl-C stop, a second one leaves at once, SIGQUIT shows stacks.
 
-    Only the main thread can have it so; elsewhere the worker is stopped by whoever runs it.
+    Only the main thread can install signal handlers. In other threads this does nothing: the
+    program itself has to stop the worker.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -68,16 +69,16 @@ def heeded(
         signals += 1
         name = signal.Signals(number).name
         if signals == 1:
-            log.info("%s: finishing what runs; once more to leave at once", name)
+            log.info("%s: finishing running jobs; send it again to leave at once", name)
             stop()
         else:
             log.warning("%s: leaving at once", name)
             leave()
 
     def show_running(number: int, frame: FrameType | None) -> None:
-        with suppress(Exception):  # Whatever it is, the worker goes on.
+        with suppress(Exception):  # An error here must not stop the worker.
             lines = "".join(f"{line}\n" for line in running())
-            # Not sys.stderr.write: the signal may have come in the middle of one.
+            # Not sys.stderr.write: the signal may have interrupted one.
             os.write(sys.stderr.fileno(), lines.encode(errors="backslashreplace"))
         show_stacks(number, frame)
 
@@ -94,8 +95,8 @@ def heeded(
 
 
 def show_stacks(_number: int, _frame: FrameType | None) -> None:
-    """Write what every thread does to stderr."""
-    # Not faulthandler.register, which looks at threads while they run, and may crash.
+    """Write the stack of every thread to stderr."""
+    # Not faulthandler.register, which inspects threads while they run, and may crash.
     faulthandler.dump_traceback(sys.stderr, all_threads=True)
 
 

@@ -1,11 +1,12 @@
-"""Who gets a place: a worker has so many, and its queues share them.
+"""Distributes the slots of a worker, each for one job, among its queues.
 
-A queue that may have work is hungry, and gets free places by its weight, or before all that come
-after it. One that had less than it was given gives the rest back, and waits until it hears of more.
-One that asks for work and is not answered, as its server is lost, has its places lent to others.
+A queue that may have work wants slots. It gets free slots by its weight or, with `strict`, before
+all queues after it. A queue that had less work than slots frees the rest, and waits until it hears
+of more work. While the server of a queue does not answer a lease call, the slots of that call are
+lent to other queues.
 
-A queue that joins, or comes back, is given nothing before all others have said whether they have
-work too. Else the one that is answered first would have all places, whatever its order or weight.
+A queue that joins, or whose server returns, gets no slots until all others know whether they have
+work too. Otherwise the first server to answer would get all slots, whatever its order or weight.
 """
 
 from __future__ import annotations
@@ -19,98 +20,98 @@ from typing import Final
 from holdfast.engine.scripts import MAX_JOBS
 
 LEND_SECONDS: Final = 1.0
-"""A queue that does not hear from its server for so long does not need its places."""
+"""When a lease call is unanswered for this long, its slots are lent to other queues."""
 
 FIRST_WORD_SECONDS: Final = 2.0
-"""The longest that a queue waits for others that have not said yet whether they have work."""
+"""The longest that a queue waits for queues whose servers have not answered yet."""
 
 
 @dataclass(eq=False, slots=True)
 class Asking:
-    """Places for which work was asked for, and no answer came yet."""
+    """Slots of a lease call that is not answered yet."""
 
     count: int
     since: float
 
 
 class Share:
-    """One queue's part in the places. Its control loop is its only user."""
+    """The slots of one queue. Only its control loop uses it."""
 
-    def __init__(self, places: Places, weight: int, rouse: Callable[[], None]) -> None:
-        self._places = places
+    def __init__(self, slots: Slots, weight: int, rouse: Callable[[], None]) -> None:
+        self._slots = slots
         self.weight = weight
         self.rouse = rouse
-        self.hungry = False
-        self.has_spoken = False
-        """Whether its server answers, so that it knows whether there may be work."""
+        self.wants_more = False
+        self.has_answered = False
+        """Whether its server answers, so that the queue knows whether there may be work."""
         self.waits_until = 0.0
-        """Until when it waits for those that have not spoken."""
+        """Until when it waits for queues whose servers have not answered."""
         self.given = 0
         self.credit = 0
         self.asking: list[Asking] = []
         self.lent = 0
-        """Places that were lent to others while it asked for work for them."""
+        """Slots that were lent to other queues while a lease call was unanswered."""
 
     def take(self, most: int = MAX_JOBS) -> int:
-        """Return how many places there are for this queue now: it has them until it frees them."""
-        with self._places.lock:
+        """Take up to `most` of the slots given to this queue. It keeps them until it frees them."""
+        with self._slots.lock:
             taken = min(self.given, most)
             self.given -= taken
             return taken
 
     def ask(self, count: int) -> Asking:
-        """Ask for work for so many places: while there is no answer they may be lent to others."""
+        """Record a lease call for `count` slots, which may be lent while it is unanswered."""
         asking = Asking(count, time.monotonic())
-        with self._places.lock:
+        with self._slots.lock:
             self.asking.append(asking)
         return asking
 
     def answered(self, asking: Asking) -> None:
-        """There was an answer, or there will be none."""
-        with self._places.lock:
+        """Record that a lease call was answered or failed."""
+        with self._slots.lock:
             if asking in self.asking:
                 self.asking.remove(asking)
 
     def free(self, count: int) -> None:
-        """So many places are free again."""
-        with self._places.lock:
+        """Free `count` slots."""
+        with self._slots.lock:
             repaid = min(count, self.lent)
             self.lent -= repaid
-        self._places.add(count - repaid)
+        self._slots.add(count - repaid)
 
     def need(self, more: int) -> None:
-        """Have so many places more, as soon as there are any; or fewer."""
+        """Occupy `more` slots in addition, as soon as they are free; if negative, free some."""
         if more > 0:
-            self._places.add(-more)
+            self._slots.add(-more)
         else:
             self.free(-more)
 
-    def hunger(self) -> None:
-        """There may be work for more places."""
-        if not self.has_spoken:
-            self._places.hear(self)
-        elif not self.hungry:
-            self.hungry = True
-            self._places.add(0)
+    def want_more(self) -> None:
+        """Record that there may be more work."""
+        if not self.has_answered:
+            self._slots.hear(self)
+        elif not self.wants_more:
+            self.wants_more = True
+            self._slots.add(0)
 
-    def had_enough(self) -> None:
-        """There was no work for more places."""
-        self.hungry = False
+    def want_no_more(self) -> None:
+        """Record that all available work has been leased."""
+        self.wants_more = False
 
     def rest(self) -> None:
-        """Want nothing until its server answers again, not even what was given and not taken."""
-        with self._places.lock:
-            self.hungry = self.has_spoken = False
+        """Want no slots until the server answers again; free those given but not taken."""
+        with self._slots.lock:
+            self.wants_more = self.has_answered = False
             unused, self.given = self.given, 0
-        self._places.add(unused)
+        self._slots.add(unused)
 
     def leave(self) -> None:
-        """Want nothing any more."""
-        self._places.remove(self)
+        """Take no part any more."""
+        self._slots.remove(self)
 
 
-class Places:
-    """The places of a worker."""
+class Slots:
+    """The slots of a worker."""
 
     def __init__(self, total: int, *, strict: bool) -> None:
         self.lock = threading.Lock()
@@ -120,7 +121,7 @@ class Places:
         self._shares: list[Share] = []
 
     def join(self, weight: int, rouse: Callable[[], None]) -> Share:
-        """Let a queue take part, after those that are there."""
+        """Add a queue, after the existing ones."""
         share = Share(self, weight, rouse)
         with self.lock:
             self._shares.append(share)
@@ -128,44 +129,45 @@ class Places:
         return share
 
     def remove(self, share: Share) -> None:
-        """Let a queue take no part any more."""
+        """Remove a queue."""
         with self.lock:
             if share in self._shares:
                 self._shares.remove(share)
-            share.hungry = False
+            share.wants_more = False
             self.free += share.given
             share.given = 0
         self.add(0)
 
     def hear(self, share: Share) -> None:
-        """Note that the server of a queue answers. Those that are lost try again at once, too."""
+        """Record that the server of a queue answers. Queues with lost servers retry at once."""
         with self.lock:
-            share.has_spoken = share.hungry = True  # At once: who waits for it sees both.
+            # Under one lock: other queues must see both.
+            share.has_answered = share.wants_more = True
             share.waits_until = time.monotonic() + FIRST_WORD_SECONDS
-            silent = [one for one in self._shares if not one.has_spoken]
+            silent = [one for one in self._shares if not one.has_answered]
         for one in silent:
             one.rouse()
         self.add(0)
 
     def resize(self, total: int) -> None:
-        """Have so many places from now on. Those that are too many vanish as they become free."""
+        """Change the number of slots. Surplus slots disappear as they become free."""
         with self.lock:
             more, self._total = total - self._total, total
         if more:
             self.add(more)
 
     def are_wanted(self) -> bool:
-        """Tell whether all are taken, and somebody would have more."""
+        """Return whether all slots are taken and a queue wants more."""
         with self.lock:
-            return self.free <= 0 and any(share.hungry for share in self._shares)
+            return self.free <= 0 and any(share.wants_more for share in self._shares)
 
     def rouse(self) -> None:
-        """Have all queues look what there is to do."""
+        """Wake the control loops of all queues."""
         for share in list(self._shares):
             share.rouse()
 
     def lend(self) -> None:
-        """Let others have the places of those who are not answered."""
+        """Lend the slots of unanswered lease calls to other queues."""
         late = time.monotonic() - LEND_SECONDS
         with self.lock:
             for share in self._shares:
@@ -173,24 +175,24 @@ class Places:
                     self.free += asking.count
                     share.lent += asking.count
                     share.asking.remove(asking)
-                    share.hungry = False
+                    share.wants_more = False
         self.add(0)
 
     def add(self, count: int) -> None:
-        """Give free places to those who are hungry. When some are left, all may listen again."""
+        """Free slots, and give them to queues that want some. If some are left, all may listen."""
         roused = set()
         with self.lock:
             was_full = self.free <= 0
             self.free += count
-            hungry = self._ready()
-            if len(hungry) == 1 or (hungry and self._strict):
+            wants_more = self._ready()
+            if len(wants_more) == 1 or (wants_more and self._strict):
                 if self.free > 0:
-                    hungry[0].given += self.free
+                    wants_more[0].given += self.free
                     self.free = 0
-                    roused.add(hungry[0])
+                    roused.add(wants_more[0])
             else:
-                while hungry and self.free > 0:
-                    chosen = _next_by_weight(hungry)
+                while wants_more and self.free > 0:
+                    chosen = _next_by_weight(wants_more)
                     chosen.given += 1
                     self.free -= 1
                     roused.add(chosen)
@@ -200,18 +202,18 @@ class Places:
             share.rouse()
 
     def _ready(self) -> list[Share]:
-        """Return who is hungry, and does not wait for what others will say."""
-        hungry = [share for share in self._shares if share.hungry]
-        if all(share.has_spoken for share in self._shares):
-            return hungry
+        """Return the queues that want slots and need not wait for other servers to answer."""
+        wants_more = [share for share in self._shares if share.wants_more]
+        if all(share.has_answered for share in self._shares):
+            return wants_more
         now = time.monotonic()
-        return [share for share in hungry if now >= share.waits_until]
+        return [share for share in wants_more if now >= share.waits_until]
 
 
-def _next_by_weight(hungry: list[Share]) -> Share:
-    """Take turns, each as often as its weight says, evenly spread."""
-    for share in hungry:
+def _next_by_weight(wants_more: list[Share]) -> Share:
+    """Return the next queue in a weighted round robin, turns evenly spread."""
+    for share in wants_more:
         share.credit += share.weight
-    chosen = max(hungry, key=lambda share: share.credit)
-    chosen.credit -= sum(share.weight for share in hungry)
+    chosen = max(wants_more, key=lambda share: share.credit)
+    chosen.credit -= sum(share.weight for share in wants_more)
     return chosen

@@ -1,6 +1,6 @@
-"""What wakes a loop: another thread, a wake of its queue, a time.
+"""Wakes a control loop: by another thread, by a wake of its queue, or at a time.
 
-The wake is a blocking pop on a connection of its own.
+Wakes of a queue arrive in a blocking pop on a separate connection.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _LATE_SECONDS: Final = 5.0
 _DEAF_SECONDS: Final = 1.0
 
 
-class Ear:
-    """Listens when told to. Any trouble makes it deaf for a moment, and is nobody's problem."""
+class WakeListener:
+    """Listens for wakes of a queue. After an error it pauses for a moment; wakes are only hints."""
 
     def __init__(self, server: Server, packer: protocol.Packer) -> None:
         self._server = server
@@ -35,12 +35,12 @@ class Ear:
         self.listening = False
 
     def listen(self) -> None:
-        """Listen, if it does not already."""
+        """Start listening, if it does not already."""
         now = time.monotonic()
         if self.listening and now < self._until:
             return
         if self.listening:
-            self._lose()  # The server should have answered long ago.
+            self._lose()  # The server's answer is overdue.
         if now < self._deaf_until:
             return
         try:
@@ -53,22 +53,22 @@ class Ear:
         self._until = now + LISTEN_SECONDS + _LATE_SECONDS
 
     def fileno(self) -> int:
-        """Return what to wait for while it listens."""
+        """Return the descriptor to wait for while it listens."""
         assert self._link is not None
         return self._link.fileno()
 
     def heard(self) -> bool:
-        """Read what came: True when it was the wake, and not that the time is over."""
+        """Read the answer. Return True for a wake, False for a timeout of the pop."""
         assert self._link is not None
         try:
             reply = self._link.read()
         except OSError:
             self._lose()
-            return True  # Ask: whoever cut the connection may have cut off a wake.
+            return True  # A wake may have been lost with the connection.
         self.listening = False
         word = protocol.word_of(reply)
         if word in protocol.NOT_HERE:
-            self.close()  # The queue has moved: listen there next time, and ask now.
+            self.close()  # The queue has moved: listen there next time, and lease now.
             self._server.forget(self._slot)
             return True
         if word:
@@ -76,8 +76,8 @@ class Ear:
             return False
         return reply is not None
 
-    def hush(self) -> None:
-        """Stop listening, and leave the wake to who can use it."""
+    def stop(self) -> None:
+        """Stop listening, and leave the wake to a worker that can use it."""
         if self.listening:
             self.close()
 
@@ -94,15 +94,15 @@ class Ear:
         self._deaf_until = time.monotonic() + _DEAF_SECONDS
 
 
-class Speaker(Protocol):
-    """What may have something to say."""
+class Readable(Protocol):
+    """An object with a descriptor to wait for."""
 
     def fileno(self) -> int:
-        """Return what becomes readable then."""
+        """Return the descriptor."""
 
 
 class Waiter:
-    """One thread waits; others rouse it. A rouse costs nothing while it does not wait."""
+    """Lets one thread wait and others wake it. Waking costs nothing while it is not waiting."""
 
     def __init__(self) -> None:
         self._sleeps = False
@@ -111,25 +111,25 @@ class Waiter:
         self._rope.setblocking(False)
 
     def rouse(self) -> None:
-        """Let the one who waits go on, or not wait if it was about to."""
+        """Wake the thread, or keep it from waiting if it was about to."""
         if self._sleeps:
             self._sleeps = False
-            with suppress(OSError):  # Rung often enough, or nobody waits there any more.
+            with suppress(OSError):  # The buffer is full, or the waiter is closed.
                 self._rope.send(b"\0")
 
     def prepare(self) -> None:
-        """Have every rouse from now on noticed: then look once more whether to wait at all."""
+        """Notice every `rouse` from now on. Check once more afterwards whether to wait at all."""
         self._sleeps = True
 
-    def wait(self, seconds: float, speaker: Speaker | None = None, *, room: bool = False) -> bool:
-        """Wait; return whether the speaker has something to say.
+    def wait(self, seconds: float, other: Readable | None = None, *, room: bool = False) -> bool:
+        """Wait; return whether the other descriptor is readable.
 
-        With `room` it waits no longer than until the speaker can be told something.
+        With `room` it also returns when the descriptor is writable.
         """
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
-        if speaker:
-            poll.register(speaker.fileno(), select.POLLIN | (select.POLLOUT if room else 0))
+        if other:
+            poll.register(other.fileno(), select.POLLIN | (select.POLLOUT if room else 0))
         ready = poll.poll(None if seconds == math.inf else max(0.0, seconds) * 1000)
         self._sleeps = False
         heard = False
@@ -142,6 +142,6 @@ class Waiter:
         return heard
 
     def close(self) -> None:
-        """Close what it waits on."""
+        """Close its sockets."""
         self._bell.close()
         self._rope.close()

@@ -1,4 +1,4 @@
-"""The worker: leases jobs of one or several queues and runs handlers, until it is told to stop."""
+"""The worker: leases jobs of one or several queues and runs their handlers until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from holdfast import arguments
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.failures import Handling
 from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
-from holdfast.worker.executors.base import Loop, Threads
+from holdfast.worker.executors.base import EventLoop, Threads
 from holdfast.worker.executors.processes.child_process import Limits
 from holdfast.worker.executors.processes.executor import Processes
 from holdfast.worker.handlers import ExecutorKind, Handlers
-from holdfast.worker.hooks import Hooks, hear_of_beginnings
-from holdfast.worker.loop import Control
+from holdfast.worker.hooks import Hooks, any_hears_starts
+from holdfast.worker.loop import ControlLoop
 from holdfast.worker.pace import Pace
-from holdfast.worker.queues import called, described, greet, own, weighted
+from holdfast.worker.queues import called, check_servers, described, own, weighted
 from holdfast.worker.reporting import lines_about
 from holdfast.worker.shared import Shared
-from holdfast.worker.signals import Asked, heeded
-from holdfast.worker.slots import Places
+from holdfast.worker.signals import StopRequest, handle_signals
+from holdfast.worker.slots import Slots
 
 if TYPE_CHECKING:
     from typing import Self
@@ -42,29 +42,29 @@ log = logging.getLogger("holdfast")
 
 
 class Worker:
-    """Runs the jobs of queues. What it holds when it dies goes to others when its leases lapse.
+    """Runs the jobs of queues. If it dies, its jobs go to other workers when its leases lapse.
 
-    queues       a queue, several, or a mapping of queues to weights: how often each has its turn
-                 while all have work. The shards of a sharded queue are as many queues
-    strict       instead of turns: the first queue that has work
+    queues       a queue, several, or a mapping of queues to weights: the share of jobs that each
+                 gets while all have work. Each shard of a sharded queue counts as a queue
+    strict       ignore weights: always take jobs from the first queue that has work
     concurrency  how many handlers run at a time; by default 16 threads, 100 coroutines, or a
-                 process per core. "auto", or `Auto(least, most)`, follows the load: one handler
-                 per processor where they compute, more where they wait for something
-    executor     where plain functions run: "thread", or "process" for those that compute, crash or
-                 must be killed. Coroutine functions run on an event loop; with "async" there is
-                 nothing else, and plain functions are refused
-    lease        seconds after which the jobs of a worker that died are given to others. While a
-                 handler runs its lease is extended, however long it takes
-    grace        seconds that handlers have to finish once the worker is told to stop
-    ahead        seconds of work that may wait here for a place, so that short jobs come many at a
-                 time; 0 to lease only what can begin at once
-    hooks        who is told what happens: see `Hooks`
+                 process per core. "auto", or `Auto(least, most)`, adapts to the load: one handler
+                 per processor for CPU-bound work, more for handlers that wait for I/O
+    executor     where plain functions run: "thread", or "process" for CPU-bound handlers and those
+                 that may crash or must be killed. Coroutine functions run on an event loop; with
+                 "async" plain functions are refused
+    lease        seconds after which the jobs of a dead worker go to other workers. While a handler
+                 runs, its lease is extended, however long it takes
+    grace        seconds that handlers have to finish in a graceful shutdown
+    ahead        seconds of work that may wait in the worker, so that short jobs are leased many at
+                 a time; 0 to lease only jobs that can start at once
+    hooks        callbacks for events: see `Hooks`
 
     With executor="process":
 
     recycle_after  jobs after which a process is replaced by a new one
-    max_megabytes  a process that has more of its own is killed with all that it started, and one
-                   that had more is replaced
+    max_megabytes  a process that uses more memory of its own is killed with all its descendants; a
+                   process that used more is replaced after its job
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class Worker:
         self._limits = _limits(executor, recycle_after, max_megabytes, self._hooks)
         self._handlers = Handlers(executor)
         self.notes: dict[str, str] = {}
-        """Short texts that this worker shows in `queue.workers()`, by topic. Change it at any time;
-        it is published every five seconds, the latest first, as much of it as fits."""
-        self._controls: dict[str, Control] = {}
+        """Short texts by topic, shown in `queue.workers()`. Change them at any time; every five
+        seconds they are published, the latest first, as many as fit."""
+        self._controls: dict[str, ControlLoop] = {}
         self._shared: Shared | None = None
         self._tuner: Tuner | None = None
         self._clean = True
         self._process = os.getpid()
-        """The one that the worker was started in."""
-        self._stopping = Asked()
+        """The process that the worker was started in."""
+        self._stopping = StopRequest()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class Worker:
         return self._names()
 
     def describe(self) -> str:
-        """Return one line for a log: servers, queues, handlers, concurrency, executor, lease."""
+        """Return one line for the log: servers, queues, handlers, concurrency, executor, lease."""
         return described(self._weights, self._handlers, self._bounds, self._executor, self._lease)
 
     # ------------------------------------------------------------------- handlers
@@ -157,15 +157,15 @@ class Worker:
     ) -> F | Callable[[F], F]:
         """Register the function that runs jobs: `@worker.handler`.
 
-        name     of the jobs that say `handler=name`; without one, of those that say none
-        queue    of this queue only
-        batch    give it a list of up to so many jobs. It returns None when all are done, or a list
-                 with a result or an exception for each
-        timeout  seconds that one run may take, in a process or of a coroutine function: it is
-                 killed or cancelled then, and that counts as a lapse
+        name     run jobs added with `handler=name`; without a name, jobs added without a handler
+        queue    run jobs of this queue only
+        batch    call the function with a list of up to this many jobs. It returns None when all are
+                 done, or a list with a result or an exception for each
+        timeout  seconds that one run may take, in a process or of a coroutine function. A longer
+                 run is killed or cancelled, and counts as a lapse
 
-        Return to complete the job, with a result if it keeps one. Raise to have it tried again;
-        raise `Retry`, `Fail` or `Release` to say how it goes on.
+        Return to complete the job; the value is its result, if the job keeps one. Raise to retry
+        it, or raise `Retry`, `Fail` or `Release` to choose what happens.
         """
         self._check_registering(queue)
         if callable(function_or_name):
@@ -214,18 +214,18 @@ class Worker:
         max_backoff: Duration = 900,
         timeout: Duration | None = None,
     ) -> F | Callable[[F], F]:
-        """Register the function that is given failed jobs: `@worker.failure_handler`.
+        """Register the function that handles failed jobs: `@worker.failure_handler`.
 
-        `job.error` says why the job failed, `job.failure` has what was raised as values.
+        `job.error` says why the job failed; `job.failure` is what was raised, as values.
 
-        queue         of this queue only
-        max_failures  how often it may raise before nobody is asked again; None = no limit
-        min_backoff   seconds before it is asked again, doubled with each time
-        max_backoff   the longest such wait
+        queue         handle failed jobs of this queue only
+        max_failures  how often it is called again for one job; None = no limit
+        min_backoff   seconds before the first retry, doubled with each further retry
+        max_backoff   the longest delay of a retry, in seconds
         timeout       seconds that one run may take, in a process or of a coroutine function
 
-        It returns when the failure is dealt with: then the job is gone. When it raises it is asked
-        again later; raise `Retry` to say when.
+        Return when the failure is dealt with: the job is then removed. Raise to be called again
+        later; raise `Retry` to choose when.
         """
         self._check_registering(queue)
         handling = Handling(
@@ -257,38 +257,38 @@ class Worker:
             )
 
     def _names(self) -> list[str]:
-        """Return what its queues are called, each once."""
+        """Return the names of its queues, each once."""
         return list(dict.fromkeys(map(called, self._weights)))
 
     # ------------------------------------------------------------------------ run
 
     def run(self, *, until_empty: bool = False) -> bool:
-        """Work until told to stop; return whether all that had begun was finished.
+        """Work until the worker is stopped. Return whether all started jobs were finished.
 
-        In the main thread SIGTERM and Ctrl-C stop it: it leases no more, lets handlers finish for
-        `grace` seconds and gives the rest back at no cost. A second signal gives all back at once.
-        SIGQUIT writes which jobs run, and what every thread does, to stderr. With `until_empty` it
-        also ends when no queue has anything that could run now, also nothing that a handler of
-        another added.
+        In the main thread SIGTERM and Ctrl-C start a graceful shutdown: the worker leases no more,
+        gives handlers `grace` seconds to finish, and releases the other jobs at no cost. A second
+        signal releases all jobs at once. SIGQUIT writes the running jobs and the stack of every
+        thread to stderr. With `until_empty` it also ends when none of its queues has a job that
+        could run now, including jobs that handlers added.
         """
-        with heeded(self.ask_to_stop, self._leave, self._show_running):
+        with handle_signals(self.ask_to_stop, self._leave, self._show_running):
             self.start(until_empty=until_empty)
-            # Not for long: a signal that comes just before a wait is heard only after it.
+            # Short waits: a signal that arrives just before a wait is handled only after it.
             while not self._stopping.wait(0.02 if until_empty else 0.5):
                 if until_empty and self._is_over():
                     break
             return self.stop()
 
     async def run_async(self, *, until_empty: bool = False) -> bool:
-        """Work as `run` does, with coroutine functions on the event loop that awaits it.
+        """Work as `run` does, but run coroutine functions on the current event loop.
 
-        Cancel the task that awaits it, or call `ask_to_stop`, to stop the worker. Signals are left
-        to the program: a web server, or `asyncio.run`, has handlers of its own.
+        To stop the worker, cancel the task that awaits it or call `ask_to_stop`. It installs no
+        signal handlers: the program, such as a web server or `asyncio.run`, has its own.
         """
         await asyncio.to_thread(self._prepare)
         self._begin(until_empty, asyncio.current_task())
         try:
-            # Not an asyncio.Event: threads and signal handlers stop it too.
+            # Not an asyncio.Event: threads and signal handlers also stop the worker.
             while not self._stopping.is_set() and not (until_empty and self._is_over()):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         finally:
@@ -296,12 +296,12 @@ class Worker:
         return clean
 
     def start(self, *, until_empty: bool = False) -> None:
-        """Begin to work in the background; end it with `stop`."""
+        """Start working in background threads. End it with `stop`."""
         self._prepare()
         self._begin(until_empty)
 
     def _prepare(self, *, may_be_late: bool = False) -> None:
-        """Refuse at once what cannot be: without a handler, or a server that will not have us."""
+        """Check that the worker can start: it has handlers, and no server refuses it for good."""
         if self._process != os.getpid():
             self._forget()
         for queue in self._weights:
@@ -313,11 +313,11 @@ class Worker:
             )
         self._check_idle()
         self._stopping.clear()
-        greet(list(self._weights))
+        check_servers(list(self._weights))
 
     def _check_idle(self) -> None:
         if self._shared is not None:
-            raise WrongState("the worker runs already")
+            raise WrongState("the worker is running already")
 
     def _begin(self, until_empty: bool, awaited_by: asyncio.Task[Any] | None = None) -> None:
         with self._lock:
@@ -330,19 +330,19 @@ class Worker:
             queues = own(self._weights, self._lease)
             self._shared = Shared(
                 self._handlers,
-                Places(pace.places(), strict=self._strict),
+                Slots(pace.slots(), strict=self._strict),
                 pace,
                 self._lease,
                 first,
                 Threads,
-                lambda count: Loop(count, awaited_by),
+                lambda count: EventLoop(count, awaited_by),
                 self._hooks,
                 self._about(first),
                 until_empty,
                 self._make_children(first),
             )
             self._controls = {
-                queue.name: Control(queue, self._shared, weight)
+                queue.name: ControlLoop(queue, self._shared, weight)
                 for queue, weight in zip(queues, self._weights.values(), strict=True)
             }
             for control in self._controls.values():
@@ -352,21 +352,22 @@ class Worker:
                     self._bounds,
                     first,
                     one=self._executor != "process",
-                    wants=self._shared.places.are_wanted,
+                    wants=self._shared.slots.are_wanted,
                     resize=self._shared.resize,
                 )
                 self._tuner.start()
 
     def _make_children(self, count: int) -> Processes | None:
-        """Make them at once: a process with threads should not fork."""
+        """Create the fork server before any thread: a process with threads should not fork."""
         if self._executor != "process":
             return None
         return Processes(count, self._bounds[1], self._handlers, self._limits)
 
     def stop(self, grace: Duration | None = None) -> bool:
-        """Lease no more, let handlers finish, give the rest back; return whether all finished.
+        """Shut down gracefully. Return whether all started jobs were finished.
 
-        Once more, with less grace, hurries the first.
+        The worker leases no more, gives handlers `grace` seconds to finish and releases the other
+        jobs. A second call with less grace shortens the first.
         """
         seconds = self._seconds(grace)
         self._stopping.set()
@@ -391,13 +392,13 @@ class Worker:
             return self._clean
 
     def _forget(self) -> None:
-        """In a forked child: the threads and processes of the worker are its parent's."""
+        """Reset the state in a forked child: threads and processes belong to the parent."""
         self._lock = threading.Lock()
         self._controls, self._shared, self._tuner = {}, None, None
         self._process = os.getpid()
 
     def ask_to_stop(self) -> None:
-        """Let `run` end soon; returns at once, so that a handler may call it."""
+        """Make `run` end soon. Returns at once, so a handler may call it."""
         self._stopping.set()
 
     def _seconds(self, grace: Duration | None) -> float:
@@ -422,7 +423,7 @@ class Worker:
     # --------------------------------------------------------------------- queues
 
     def drop(self, queue: str, *, grace: Duration | None = None) -> None:
-        """Work no more on this queue: finish what runs, or give it back after `grace` seconds."""
+        """Stop working on a queue: let its jobs finish, or release them after `grace` seconds."""
         self._check_queue(queue)
         seconds = self._seconds(grace)
         with self._lock:
@@ -438,7 +439,7 @@ class Worker:
             control.queue.close()
 
     def take_up(self, queue: AnyQueue, *, weight: int = 1) -> None:
-        """Work on this queue too, from now on."""
+        """Start working on another queue."""
         arguments.whole("weight", weight, 1, 1000)
         more = dict.fromkeys(weighted([queue]), weight)
         with self._lock:
@@ -452,20 +453,20 @@ class Worker:
             if self._shared is None:
                 return
             for mine in own(more, self._lease):
-                control = self._controls[mine.name] = Control(mine, self._shared, weight)
+                control = self._controls[mine.name] = ControlLoop(mine, self._shared, weight)
                 control.start()
 
     def running(self) -> list[RunningJob]:
-        """Return the jobs whose handlers run at this moment."""
+        """Return the jobs whose handlers are running."""
         return [job for control in list(self._controls.values()) for job in control.running()]
 
     def _tell_queues(self) -> None:
-        """Let the directory of workers know which queues there are now."""
+        """Update the queues in the directory of workers."""
         if self._shared is not None:
             self._shared.about["queues"] = self._names()
 
     def _show_running(self) -> list[str]:
-        """Return a line about each job that runs, and where it runs. No lock: a signal asks."""
+        """Return a line about each running job. Called in a signal handler: no locks."""
         executors = self._shared.executors() if self._shared else []
         return [
             line
@@ -494,6 +495,6 @@ def _limits(
             arguments.whole(name, value, 1, 2**31)
             if executor != "process":
                 raise InvalidArgument(f'{name} is for executor="process", not {executor!r}')
-    # After each its memory is looked at, or before each somebody is told.
-    ahead = megabytes is None and not hear_of_beginnings(hooks)
+    # Not ahead if memory is checked after each job, or a hook is called before each.
+    ahead = megabytes is None and not any_hears_starts(hooks)
     return Limits(jobs, megabytes, ahead)

@@ -72,7 +72,7 @@ def test_a_worker_tells_what_goes_wrong(
     hf("pipeline", "submit", name, "broken", "in/*.parquet", "out", "--id", "daily", *where)
     work = ("pipeline", "work", name, "--until-empty", *map(str, where))
     told = CliRunner().invoke(main, work).stderr
-    assert "WARNING daily/0: raised, and is tried again" in told
+    assert "WARNING daily/0: raised, and will be retried" in told
     assert told.count("Traceback (most recent call last)") == 1
 
 

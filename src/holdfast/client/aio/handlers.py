@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, overload
 
 from holdfast.client.handlers import Called, CallReceipt, Declared, Own, P, R, handler_of, register
-from holdfast.client.said import id_of
+from holdfast.client.inputs import id_of
 from holdfast.client.schedules import Missed, Schedule
 from holdfast.job import Duration, Instant, JobOptions, OnConflict, Receipt
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AsyncTypedReceipt(CallReceipt, Generic[R], frozen=True, repr_omit_defaults=True):
-    """What became of one call given to `add` of a handler: a receipt that knows the result."""
+    """The receipt of a handler's job, which can return the job's result."""
 
     async def result(self, *, wait: Duration | None = None) -> R:
         """Return what the function returned for this job: see `AsyncQueueHandler.result`."""
@@ -28,9 +28,9 @@ class AsyncTypedReceipt(CallReceipt, Generic[R], frozen=True, repr_omit_defaults
 
 
 class AsyncQueueHandler(Declared[P, R, Own, Called]):
-    """A function that runs the jobs of a queue that bear its name: made by `@queue.handler`.
+    """A function that runs the jobs with its name. Made by `@queue.handler`.
 
-    Called as it is, it is the function. `add` has a worker call it.
+    Calling it calls the function. `add` adds a job, so that a worker calls it.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class AsyncQueueHandler(Declared[P, R, Own, Called]):
     async def add(self, *args: P.args, **kwargs: P.kwargs) -> AsyncTypedReceipt[R]:
         """Add a job that calls the function with these arguments.
 
-        The receipt can be asked for what the function returned: `await receipt.result(wait=5)`.
+        The receipt returns what the function returned: `await receipt.result(wait=5)`.
 
-        What it would not take is refused before anything is stored, and so is what JSON does not
-        have: it would arrive as something else.
+        Arguments that do not fit the function, and values that JSON would change, are refused
+        before anything is stored.
         """
         receipt = await self.queue.add(self.payload(args, kwargs), **self.options_of())
         return self.typed(AsyncTypedReceipt, receipt)
 
     async def add_many(self, calls: Iterable[Mapping[str, Any]]) -> list[AsyncTypedReceipt[R]]:
-        """Add a job for each dict of arguments; all are checked before the first is added."""
+        """Add a job for each dict of arguments. All are checked before the first is added."""
         how = self.options_of().get("on_conflict", "ignore")
         receipts = await self.queue.add_many(self.news(calls), on_conflict=how)
         return [self.typed(AsyncTypedReceipt, receipt) for receipt in receipts]
@@ -65,12 +65,12 @@ class AsyncQueueHandler(Declared[P, R, Own, Called]):
         on_conflict: OnConflict | None = None,
         **options: Unpack[JobOptions],
     ) -> Self:
-        """Return the same handler, whose jobs are added with these options of `queue.add`."""
+        """Return a copy of the handler that adds jobs with these options of `queue.add`."""
         own = {"id": id, "delay": delay, "at": at, "on_conflict": on_conflict}
         return self.saying({name: one for name, one in own.items() if one is not None} | options)
 
-    # Beside a ParamSpec nothing can be said by name: with an option the arguments are checked
-    # when the schedule is declared, and not by a type checker.
+    # Keyword parameters cannot be combined with a ParamSpec: with an option, the arguments are
+    # checked when the schedule is declared, not by a type checker.
 
     @overload
     def every(self, interval: str | Duration, /, *args: P.args, **kwargs: P.kwargs) -> Schedule: ...
@@ -89,11 +89,11 @@ class AsyncQueueHandler(Declared[P, R, Own, Called]):
         self, interval: str | Duration, /, *args: Any, missed: Missed, **kwargs: Any
     ) -> Schedule: ...
     def every(self, interval: str | Duration, /, *args: Any, **kwargs: Any) -> Schedule:
-        """Declare that the function is to be called every so often: see `queue.every`.
+        """Declare a schedule that calls the function at an interval: see `queue.every`.
 
-        The arguments are those of the function, and `name` and `missed` of the schedule. Without a
-        name it has that of the handler. What the function itself takes under such a name is its
-        argument: then give `new(…)` to `queue.every`.
+        Takes the arguments of the function, and `name` (by default that of the handler) and
+        `missed` of the schedule. If the function has a parameter of such a name, the argument goes
+        to the function: then pass `new(…)` to `queue.every`.
         """
         said = self.of_schedule(kwargs, "name", "missed")
         return self.queue.every(interval, self.new(*args, **kwargs), **said)
@@ -118,21 +118,21 @@ class AsyncQueueHandler(Declared[P, R, Own, Called]):
     @overload
     def cron(self, expression: str, /, *args: Any, missed: Missed, **kwargs: Any) -> Schedule: ...
     def cron(self, expression: str, /, *args: Any, **kwargs: Any) -> Schedule:
-        """Declare that the function is to be called when a cron expression says so.
+        """Declare a schedule that calls the function by a cron expression: see `queue.cron`.
 
-        The arguments are those of the function, and `tz`, `name` and `missed` of `queue.cron`;
-        without a time zone it is UTC. What the function itself takes under such a name is its
-        argument: then give `new(…)` to `queue.cron`.
+        Takes the arguments of the function, and `tz` (by default UTC), `name` and `missed` of the
+        schedule. If the function has a parameter of such a name, the argument goes to the function:
+        then pass `new(…)` to `queue.cron`.
         """
         said = self.of_schedule(kwargs, "tz", "name", "missed")
         return self.queue.cron(expression, self.new(*args, **kwargs), **said)
 
     async def result(self, id: str | Receipt, *, wait: Duration | None = None) -> R:
-        """Return what the function returned for a job, where that says `result_for`.
+        """Return what the function returned for a job, if the job has `result_for`.
 
-        The job is named by its id or by the receipt of `add`.
+        Takes the id of the job or the receipt of `add`.
 
-        Raises `WrongState` when the job has not ended after `wait` seconds, has failed or was
+        Raises `WrongState` if the job has not ended after `wait` seconds, has failed or was
         cancelled.
         """
         return self.returned(id_of(id), await self.queue.result(id, wait=wait))
@@ -169,7 +169,7 @@ class AsyncDeclare:
     def __call__(
         self, function: Any = None, /, *, name: str | None = None, **options: Unpack[JobOptions]
     ) -> Any:
-        """Register a function, or return what registers one under a name, with options."""
+        """Register a function, or return a decorator with a name and options."""
         if function is None or isinstance(function, str):
             return AsyncDeclare(self._queue, function or name, options)
         declared: AsyncQueueHandler[..., Any, ..., Any]

@@ -16,8 +16,8 @@ from holdfast.client.aio.readers import AsyncReader
 from holdfast.client.aio.requests import AsyncRequest
 from holdfast.client.aio.writes import AsyncWrite
 from holdfast.client.asking import Asker, Requeue
+from holdfast.client.inputs import Done, id_of, json_payload
 from holdfast.client.requests import OnFailure
-from holdfast.client.said import Done, id_of, json_payload
 from holdfast.client.schedules import Missed, Schedule
 from holdfast.client.status import GroupStatus, RequestStatus, group_of, status_of
 from holdfast.connection.async_server import AsyncServer, repeat
@@ -58,12 +58,13 @@ class AsyncQueue:
     """A named queue of jobs on a Redis or Valkey server.
 
     name      1 to 512 bytes, not beginning with `}`
-    url       where the server is, or the `AsyncServer` to share; without one HOLDFAST_URL,
+    url       the address of the server, or an `AsyncServer` to share; by default HOLDFAST_URL,
               else the embedded server
-    defaults  options for every job added here that does not say otherwise
-    requeue   where a job goes that is given back or reclaimed: at the "rank" it had,
-              or to the "back" of its priority
-    clock     for tests: the time in milliseconds, instead of the server's
+    defaults  default options of jobs that are added here
+    requeue   where a released or reclaimed job goes: to the "rank" it had, or to the "back" of
+              its priority
+    clock     for tests: a function that returns the time in milliseconds, instead of the
+              server's
     """
 
     def __init__(
@@ -84,16 +85,16 @@ class AsyncQueue:
         self.requeue = requeue
         self.clock = clock
         self.handlers: dict[str, AsyncQueueHandler[..., Any, ..., Any]] = {}
-        """What `@queue.handler` made, by name: every worker of this queue knows them."""
+        """The handlers made by `@queue.handler`, by name. Every worker of this queue uses them."""
         self.schedules: dict[str, Schedule] = {}
-        """What `every` and `cron` declared, by name: every worker of this queue adds their jobs."""
+        """The schedules made by `every` and `cron`, by name. Workers of this queue run them."""
 
     @property
     def holder(self) -> str:
-        """Who leases through this queue: the first half of every token."""
+        """The holder of leases of this queue: the first half of every token."""
         return self.server.session.holder
 
-    def _home(self, request: str) -> AsyncQueue:  # noqa: ARG002  # A queue is home to all of them.
+    def _home(self, request: str) -> AsyncQueue:  # noqa: ARG002  # A plain queue has one shard.
         return self
 
     def __repr__(self) -> str:
@@ -122,11 +123,11 @@ class AsyncQueue:
     async def _watch(
         self, ask: Callable[[], Awaitable[T]], id: str, patience: float, over: Callable[[T], bool]
     ) -> T:
-        """Ask until it is over, whenever something happened to this id."""
+        """Call `ask` after each event about this id, until `over` accepts the answer."""
         deadline = time.monotonic() + patience
         found = await ask()
         while not over(found) and (left := deadline - time.monotonic()) > 0:
-            # An event may be missed, so we ask once a second too.
+            # Events may be missed, so ask at least once a second.
             async with self.events(idle=min(left, 1.0)) as events:
                 found = await ask()
                 asked_at = time.monotonic()
@@ -145,8 +146,8 @@ class AsyncQueue:
     def handler(self) -> AsyncDeclare:
         """Make a function a handler of this queue: `@queue.handler`.
 
-        It can be given a name, else its own is used, and options for its jobs:
-        `@queue.handler(name="send", priority=90)`.
+        Its name and the options of its jobs can be given: `@queue.handler(name="send",
+        priority=90)`. The default name is that of the function.
         """
         return AsyncDeclare(self, None, {})
 
@@ -161,16 +162,16 @@ class AsyncQueue:
         on_conflict: OnConflict = "ignore",
         **options: Unpack[JobOptions],
     ) -> Receipt:
-        """Add a job: bytes and str as they are, everything else as JSON.
+        """Add a job. bytes and str are stored as they are, other values as JSON.
 
-        With `json=value`, or `Json(value)`, a str is stored as JSON too, so that every value comes
-        back as it was. What JSON would change, bytes and keys that are no str for example, is
-        refused: see `Json`.
+        With `json=value` or `Json(value)`, a str is stored as JSON too, so that every value is
+        decoded unchanged. Values that JSON would change, such as bytes or keys that are not str,
+        are refused: see `Json`.
 
-        When it returns, the job is stored. A job that has the id already is left alone
-        (`ignore`, the receipt is false and says where it stands), or changed (`update`, or
-        an `Update` that says what), or `JobExists` is raised. What is changed while it runs
-        is applied when the run is over. For the options see `JobOptions`.
+        When this returns, the job is stored. If a job with this id exists, `on_conflict` decides:
+        `ignore` leaves it alone and returns a false receipt with its state; `update` or an `Update`
+        changes it, once its run is over if it is running; `raise` raises `JobExists`. For the other
+        options see `JobOptions`.
         """
         if data is UNSET or json is not UNSET:
             data = json_payload(data, json)
@@ -183,10 +184,10 @@ class AsyncQueue:
         on_conflict: OnConflict = "ignore",
         **options: Unpack[JobOptions],
     ) -> list[Receipt]:
-        """Add any number of payloads or `NewJob` values, in calls of at most 1000.
+        """Add any number of payloads or `NewJob` values, at most 1000 per call to the server.
 
-        Each call is atomic, the whole is not: an error carries `receipts` of what was
-        added before it.
+        Each call is atomic, the whole is not. An error has `receipts` of the jobs that were added
+        before it.
         """
         return await self._drive(self._ask.add_many(jobs, on_conflict, options))
 
@@ -195,10 +196,10 @@ class AsyncQueue:
     async def lease(
         self, seconds: Duration, *, wait: Duration | None = None, failed: bool = False
     ) -> Lease | None:
-        """Lease the best job for so many seconds; wait for one up to `wait` seconds.
+        """Lease the best job for `seconds`. Wait up to `wait` seconds for one.
 
-        With `failed` it is a failed job, for its failure handler: complete it when the
-        failure is dealt with, retry to be asked again later.
+        With `failed`, lease a failed job, for its failure handler: complete it when the failure is
+        dealt with, or retry to handle it later.
         """
         return await self._drive(self._ask.lease(seconds, wait, failed))
 
@@ -213,20 +214,20 @@ class AsyncQueue:
     ) -> Leases:
         """Lease up to `count` jobs (at most 1000, at most 8 MB), best first.
 
-        In the same call it can complete what is done: leases, or pairs of lease and
-        result; `.completed` of what it returns says which of them counted.
+        The same call can complete finished jobs: leases, or pairs of lease and result. `.completed`
+        of the return value says which of them counted.
         """
         return await self._drive(self._ask.lease_many(count, seconds, wait, complete, failed))
 
     async def extend(self, lease: Lease, seconds: Duration) -> Extended:
-        """Hold a lease for so many seconds from now. Raises `LeaseLost` when it is over.
+        """Extend a lease to `seconds` from now. Raises `LeaseLost` if it is over.
 
-        `Extended.CANCELLED` tells that somebody cancelled the job meanwhile.
+        Returns `Extended.CANCELLED` if the job was cancelled meanwhile.
         """
         return await self._run(self._ask.extend(lease, seconds))
 
     async def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> list[Extended]:
-        """Hold leases for so many seconds from now; false for each that is lost."""
+        """Extend leases to `seconds` from now. The answer for a lost lease is false."""
         return await self._drive(self._ask.extend_many(leases, seconds))
 
     # ---------------------------------------------------------------- settle
@@ -239,17 +240,17 @@ class AsyncQueue:
         add: Iterable[object | NewJob] = (),
         force: bool = False,
     ) -> bool:
-        """End a job well. True for exactly one caller in the life of a job.
+        """Complete a job. Return True for exactly one caller in the life of a job.
 
-        False when the job was given to another, failed, was cancelled or has ended: then
-        neither the result nor the follow-ups in `add` are kept. A result is kept where the
-        job says `result_for`; a full server takes none: `QueueFull`, and nothing is changed.
-        With `force` the id is enough, whoever holds it.
+        Return False if the job was leased again, failed, was cancelled or has ended: then neither
+        the result nor the follow-ups in `add` are stored. A result is stored if the job has
+        `result_for`. A full server accepts no result: it raises `QueueFull` and changes nothing.
+        With `force` the id is enough, whoever holds the lease.
         """
         return await self._run(self._ask.complete(lease, result, add, force))
 
     async def complete_many(self, done: Iterable[Done]) -> list[bool]:
-        """End many jobs well: leases, or pairs of lease and result."""
+        """Complete many jobs, given as leases or as pairs of lease and result."""
         return await self._drive(self._ask.complete_many(done))
 
     async def retry(
@@ -260,17 +261,16 @@ class AsyncQueue:
         after: Duration | None = None,
         at: Instant | None = None,
     ) -> None:
-        """Count a failure and try again later: after a growing wait, or just when it is told to.
+        """Count a failure and retry the job later: after a growing backoff, or when given.
 
-        The job is failed when `max_failures` is spent. Raises `LeaseLost` when the lease
-        is over.
+        The job fails when `max_failures` is used up. Raises `LeaseLost` if the lease is over.
         """
         await self._run(self._ask.retry(lease, error, after, at))
 
     async def fail(self, lease: Lease, *, error: str | BaseException) -> None:
-        """Fail a job without another try. Raises `LeaseLost` when the lease is over.
+        """Fail a job without a retry. Raises `LeaseLost` if the lease is over.
 
-        It stays until somebody revives or cancels it, or its failure handler completes it.
+        It stays failed until it is revived or cancelled, or its failure handler completes it.
         """
         await self._run(self._ask.fail(lease, error))
 
@@ -281,10 +281,10 @@ class AsyncQueue:
         after: Duration | None = None,
         lapsed: str | BaseException | None = None,
     ) -> None:
-        """Give a job back at no cost, at once or after some seconds.
+        """Release a job at no cost, to run at once or `after` some seconds.
 
-        With `lapsed`, the reason why a run did not answer, it counts as a lapse. Raises
-        `LeaseLost` when the lease is over.
+        With `lapsed`, the reason why the run did not end, it counts as a lapse. Raises `LeaseLost`
+        if the lease is over.
         """
         await self._run(self._ask.release(lease, after, lapsed))
 
@@ -295,7 +295,7 @@ class AsyncQueue:
         after: Duration | None = None,
         lapsed: str | BaseException | None = None,
     ) -> list[bool]:
-        """Give many jobs back; False for each lease that was lost."""
+        """Release many jobs. The answer for a lost lease is False."""
         return await self._drive(self._ask.release_many(leases, after, lapsed))
 
     # ----------------------------------------------------------------- watch
@@ -305,11 +305,11 @@ class AsyncQueue:
         return await self._drive(self._ask.counts())
 
     async def totals(self) -> Totals:
-        """Tell how often what happened since the queue was first used: for rates."""
+        """Return lifetime counters (added, leased, completed, …). Subtract two for a rate."""
         return await self._drive(self._ask.totals())
 
     async def show(self, id: str) -> Job | None:
-        """Return a job as it stands, or None when no job has this id."""
+        """Return the current state of a job, or None if no job has this id."""
         shown = await self._run(self._ask.show(id))
         return shown.job if shown else None
 
@@ -318,25 +318,25 @@ class AsyncQueue:
         return await self._drive(self._ask.explain(id))
 
     async def data(self, id: str) -> bytes | None:
-        """Return the payload of a job; of one that has ended where it says `keep`."""
+        """Return the payload of a job, or None. The payload of an ended job needs `keep`."""
         shown = await self._run(self._ask.show(id))
         return shown.job.data if shown else None
 
     async def peek(self, count: int = 1, *, state: State = "ready", first: int = 0) -> list[Job]:
-        """Return jobs of one state in its order, from the `first` on, without taking them."""
+        """Return jobs of one state in their order, starting at `first`, without leasing them."""
         return await self._drive(self._ask.peek(count, state, first))
 
     async def failed(self, count: int = 100, *, first: int = 0) -> list[Job]:
-        """Return failed jobs: their payloads, errors and counts."""
+        """Return failed jobs with their payloads, errors and counts."""
         return await self._drive(self._ask.peek(count, "failed", first))
 
     async def result(self, id: str | Receipt, *, wait: Duration | None = None) -> Outcome | None:
-        """Return how a job ended, with its result; None when it has not, after `wait` seconds.
+        """Return how a job ended, with its result. Wait up to `wait` seconds; None if it has not.
 
-        The job is named by its id or by the receipt of `add`.
+        Takes the id of the job or the receipt of `add`.
 
-        Raises `JobNotFound` when no job has this id: one that ended is remembered where it
-        says `result_for`.
+        Raises `JobNotFound` if no job has this id. An ended job is remembered only if it has
+        `result_for` or `remember_for`.
         """
         name = id_of(id)
         ask = partial(self._run, self._ask.outcome(name))
@@ -345,14 +345,14 @@ class AsyncQueue:
         )
 
     async def audit(self) -> list[Problem]:
-        """Look for broken invariants; changes nothing. Empty when all is well."""
+        """Check the invariants of the queue, changing nothing. Return the problems found."""
         return await self._drive(self._ask.audit())
 
     @asynccontextmanager
     async def events(self, *, idle: Duration | None = None) -> AsyncIterator[AsyncIterator[Event]]:
-        """Listen to what happens; ends after `idle` seconds without an event.
+        """Listen to events. Ends after `idle` seconds without an event.
 
-        Events are hints: some may be missed while the connection is down.
+        Events are hints: they may be missed while the connection is down.
         """
         async with self.server.subscribe(self._packers, self._ask.idle(idle)) as messages:
             yield (event async for message in messages for event in read_events(message))
@@ -371,18 +371,18 @@ class AsyncQueue:
         follow_up: object | NewJob = None,
         append: bool = False,
     ) -> AsyncRequest:
-        """Name a request: work in parts, with a priority, a limit and one ending.
+        """Return a request: work in parts, with a priority, a limit and one ending.
 
-        priority    between requests and jobs: 0 to 99, higher runs sooner
-        limit       how many parts may run at a time; None = any number
+        priority    among requests and jobs: 0 to 99, higher runs sooner
+        limit       how many parts may run at a time; None = no limit
         on_failure  when a part fails: "continue" with the others, or "fail_fast"
         keep_for    seconds for which its status and results are kept after it has ended, at
                     least 10; then its id is free again
-        open_for    seconds after which it fails when it is still not sealed
+        open_for    seconds after which it fails if it is not sealed
         follow_up   a job to add in the call that ends it, as `<id>/end/<n>`
-        append      number new parts after those that are there, rather than from 0
+        append      number new parts after the existing ones, not from 0
 
-        Nothing is sent before it is opened: `async with queue.request("report") as request`, or
+        Nothing is sent until it is opened: `async with queue.request("report") as request`, or
         `await request.open()`.
         """
         ask = self._ask.request(
@@ -391,7 +391,7 @@ class AsyncQueue:
         return AsyncRequest(self._home(ask.id), ask)
 
     async def requests(self) -> list[RequestStatus]:
-        """Return the requests that are there or remembered, the oldest first."""
+        """Return current and remembered requests, the oldest first."""
         found = await self._drive(self._ask.walk())
         statuses = [status_of(one) for one in found if not one.record.group]
         return sorted(statuses, key=lambda status: (status.opened_at, status.id))
@@ -402,7 +402,7 @@ class AsyncQueue:
         return sorted((group_of(one) for one in found if one.record.group), key=lambda g: g.name)
 
     async def set_group_limit(self, group: str, limit: int | None) -> None:
-        """Let so many jobs of a group run at a time, from the next lease on."""
+        """Change how many jobs of a group may run at a time, from the next lease on."""
         await self._run(self._ask.set_group_limit(group, limit))
 
     # ------------------------------------------------------------- schedules
@@ -416,16 +416,16 @@ class AsyncQueue:
         missed: Missed = "skip",
         **options: Unpack[JobOptions],
     ) -> Schedule:
-        """Declare that a job is to be added every so often: `queue.every("5m", name="refresh")`.
+        """Declare a schedule at an interval: `queue.every("5m", name="refresh")`.
 
-        interval  seconds, or text such as "30s", "5m", "1h 30m", "1d"; counted from the epoch, so
-                  "1d" is at midnight UTC. Or a nickname of cron, such as "@daily", in UTC
+        interval  seconds, or text such as "30s", "5m", "1h 30m", "1d", counted from the epoch, so
+                  "1d" is at midnight UTC; or a cron nickname such as "@daily", in UTC
         data      the payload, or a `NewJob`
-        name      of the schedule; without one that of the job's handler
-        missed    when nobody was there at a tick: "skip" it, or make up for "all" of them
+        name      the name of the schedule; by default that of the job's handler
+        missed    what to do about ticks that were missed: "skip" them, or make "all" of them
 
-        The workers of this queue add the jobs, or whoever calls `tick`. However many do, each
-        tick makes one job, `<name>@<time>`.
+        Workers of this queue add the jobs, as do calls of `tick`. However many processes do, each
+        tick adds one job, `<name>@<time>`.
         """
         found = schedules.every(interval)
         return self._ask.schedule(self.schedules, found, data, name, missed, options)
@@ -440,75 +440,75 @@ class AsyncQueue:
         missed: Missed = "skip",
         **options: Unpack[JobOptions],
     ) -> Schedule:
-        """Declare that a job is to be added when a cron expression says so: see `every`.
+        """Declare a schedule by a cron expression: see `every`.
 
         The expression has five fields, or is a nickname: `@hourly`, `@daily`, `@midnight`,
-        `@weekly`, `@monthly`, `@yearly`. `tz` is the name of a time zone. Where clocks are put
-        forward or back there, a time that is left out comes right after, and one that comes twice
-        counts once.
+        `@weekly`, `@monthly`, `@yearly`. `tz` is the name of a time zone. When its clock is put
+        forward, a skipped time ticks right after the gap. When it is put back, a repeated time
+        ticks once.
         """
         found = schedules.cron(expression, tz)
         return self._ask.schedule(self.schedules, found, data, name, missed, options)
 
     async def tick(self) -> list[Receipt]:
-        """Add the jobs of all schedules whose time is near; return those that were added.
+        """Make the ticks of all schedules that are due. Return the receipts of the added jobs.
 
-        Workers do so by themselves: this is for those who run none, at least once a minute.
+        Workers do this by themselves. Without workers, call it at least once a minute.
         """
         return await self._drive(self._ask.make_all(self.schedules))
 
     # ----------------------------------------------------------------- spark
 
     def write(self, name: str | None = None) -> AsyncWrite:
-        """Name a write that many processes stage and one commits; without a name it gets one.
+        """Return a write: many processes stage rows, and one commits them.
 
-        Every run of it needs a name of its own.
+        Every run needs a new name; by default a random name is used.
         """
         return AsyncWrite(self, self._ask.write(name))
 
     def reader(self, name: str, *, epoch: int | None = None) -> AsyncReader:
-        """Name a reader, who claims jobs in batches; with the `epoch` of one that is open.
+        """Return a reader, which claims jobs in batches. `epoch` is that of an open reader.
 
-        Nothing is sent before it is opened.
+        Nothing is sent until it is opened.
         """
         return AsyncReader(self, self._ask.reader(name, epoch))
 
     async def publish(self) -> int:
-        """Let what is committed become jobs, where somebody died over it; return how many."""
+        """Turn committed rows into jobs if their process died before. Return how many."""
         return await self._drive(self._ask.publish())
 
     async def last_batch(self, writer: str) -> int | None:
-        """Return the last batch that a writer has committed; None when there is none."""
+        """Return the last batch that a writer has committed, or None."""
         return await self._run(self._ask.last_batch(writer))
 
     # ---------------------------------------------------------------- manage
 
     async def cancel(self, id: str, *, running: bool = True) -> bool:
-        """Let a job not run again; True when this call is the reason.
+        """Cancel a job. Return True if this call cancelled it.
 
-        One that waits, or has failed, is gone. One that runs is marked: its holder is told
-        by an event and by `extend`, and however it is settled it ends as cancelled. With
-        `running=False` it is left alone, and only an update that waits for it is dropped.
+        A waiting or failed job is removed. A running job is marked: its holder learns of it by an
+        event and by `extend`, and however the job is settled, it ends as cancelled. With
+        `running=False` a running job is left alone; only an update that waits for it is dropped.
         """
         return await self._run(self._ask.cancel(id, running))
 
     async def cancel_matching(self, data: object, *, running: bool = True) -> int:
-        """Cancel every job that has this payload; return how many. Looks at 1000 per call."""
+        """Cancel every job with this payload. Return how many. Checks 1000 jobs per call."""
         return await self._drive(self._ask.cancel_matching(data, running))
 
     async def revive(self, id: str) -> bool:
-        """Let a failed job run again, as if it never had; False when it is not failed."""
+        """Run a failed job again with fresh counts. Return False if it is not failed."""
         return await self._run(self._ask.revive(id))
 
     async def set_result(self, id: str, result: object) -> None:
-        """Store or replace the result of a job, from anywhere, also after it has ended.
+        """Store or replace the result of a job, with or without a lease, even after it has ended.
 
-        Raises `JobNotFound`, or `WrongState` when the job keeps no result.
+        Raises `JobNotFound`, or `WrongState` if the job keeps no result.
         """
         await self._run(self._ask.set_result(id, result))
 
     async def pause(self) -> None:
-        """Grant no lease until `resume`; what is leased goes on."""
+        """Grant no leases until `resume`. Leased jobs continue."""
         await self._drive(self._ask.pause())
 
     async def resume(self) -> None:
@@ -522,53 +522,53 @@ class AsyncQueue:
         held_longer_than: Duration | None = None,
         failed_longer_than: Duration | None = None,
     ) -> Tidied:
-        """Promote what is due, reclaim what lapsed, forget old endings: now.
+        """Promote due jobs, reclaim lapsed leases and forget old endings.
 
-        Every lease does so by itself; this is for those who do not lease. With `force`
-        it also reclaims right after nobody called for a while. It can also take back what
-        is held for longer than so many seconds, whatever its lease says, and drop failed
-        jobs that nobody wanted for longer, neither a person nor a failure handler.
+        Every lease call does this too; use `tidy` where no worker leases. With `force` it reclaims
+        even if there was no call for a while before, when leases otherwise get extra time. It can
+        also reclaim jobs that are held for more than `held_longer_than` seconds, whatever their
+        lease, and drop failed jobs that were left alone for more than `failed_longer_than` seconds.
         """
         return await self._drive(self._ask.tidy(force, held_longer_than, failed_longer_than))
 
     @asynccontextmanager
     async def keep_tidy(self, *, every: Duration = 30) -> AsyncIterator[None]:
-        """Tidy every so many seconds as long as the block lasts, whatever goes wrong meanwhile."""
+        """Call `tidy` periodically while the block runs. Errors are logged."""
         async with repeat(self._ask.every(every), self.tidy, f"tidy {self.name}"):
             yield
 
     async def repair(self) -> list[Problem]:
-        """Mend what `audit` finds broken, walking every id; return what was done.
+        """Repair the problems that `audit` finds, scanning all jobs. Return what was done.
 
-        Nothing that has a payload is dropped: a job that was in no set is ready again.
+        A job with a payload is never dropped: if it was in no set, it becomes ready.
         """
         return await self._drive(self._ask.repair())
 
     async def register(self, *, alive_for: Duration = 60, **about: object) -> None:
-        """Put this process into the directory of workers for so many seconds.
+        """Register this process in the directory of workers for `alive_for` seconds.
 
-        For people: leases lapse whether or not anybody registered.
+        The directory is only information: leases lapse whether or not their holder is registered.
         """
         await self._drive(self._ask.register(self.holder, alive_for, about))
 
     async def workers(self) -> list[WorkerInfo]:
-        """Return who registered, alive or not."""
+        """Return the registered workers, alive or not."""
         return await self._drive(self._ask.workers())
 
     async def fail_worker(self, worker: WorkerInfo | Lease | str) -> int:
-        """Take back at once whatever a worker holds; return how many. Counts a lapse of each."""
+        """Reclaim all jobs of a worker at once, counting a lapse for each. Return how many."""
         return await self._drive(self._ask.fail_worker(worker))
 
     async def delete(self, *, idle_for: Duration | None = None) -> bool:
-        """Remove the queue and everything in it; return whether nothing remains.
+        """Delete the queue with all its jobs. Return whether nothing remains.
 
-        With `idle_for` only when it is empty, is not paused, and no call changed or leased anything
-        for so many seconds: to clear away names that nobody uses any more.
+        With `idle_for`, delete it only if it is empty and not paused, and if no call changed or
+        leased anything for so many seconds: to remove queues that are no longer used.
         """
         return await self._drive(self._ask.delete(idle_for))
 
     async def close(self) -> None:
-        """Close the connections. The queue can be used again, and opens new ones."""
+        """Close the connections. A later call opens new ones."""
         await self.server.close()
 
     async def __aenter__(self) -> Self:

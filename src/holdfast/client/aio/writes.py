@@ -1,4 +1,4 @@
-"""Writes that are staged first, for asyncio."""
+"""Staged writes, for asyncio."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class AsyncWrite:
-    """Rows from many processes that become jobs all together: made by `queue.write`.
+    """Rows from many processes that become jobs all together. Made by `queue.write`.
 
-    Tasks stage, and tell what they have staged to one who commits what counts.
+    Tasks stage rows and send the returned `Staged` to one process, which commits the right ones.
     """
 
     def __init__(self, queue: AsyncQueue, ask: WriteAsker) -> None:
@@ -37,11 +37,11 @@ class AsyncWrite:
         keep_for: Duration = 86400,
         **options: Unpack[JobOptions],
     ) -> Staged:
-        """Send the rows of one attempt of one task, in chunks; none of them is a job yet.
+        """Stage the rows of one attempt of one task, in chunks. They are not jobs yet.
 
-        Rows are payloads, `NewJob` values, or `Row` values, which may be parts of an open
-        request. What is not committed is forgotten `keep_for` seconds after its last chunk.
-        Every attempt has numbers of its own: what is staged twice under one counts once.
+        Rows are payloads, `NewJob` values, or `Row` values, which may be parts of an open request.
+        Rows that are not committed are forgotten `keep_for` seconds after their last chunk. Every
+        attempt needs its own number: rows staged twice under the same number count once.
         """
         return await self.queue._drive(self._ask.stage(rows, partition, attempt, keep_for, options))
 
@@ -53,15 +53,15 @@ class AsyncWrite:
         batch: int | None = None,
         on_conflict: OnConflict = "ignore",
     ) -> Committed:
-        """Let all rows of these attempts become jobs, or none of them.
+        """Turn all rows of these attempts into jobs, or none of them.
 
-        One record is the commit. An error before it (`WrongState` where something staged is
-        gone or a request is not open) leaves nothing behind. After it the rows become jobs, here
-        or, when this process dies, by whoever leases. False when this was committed before:
-        the same write, or this batch or a later one of this `writer`.
+        The commit is one record. An error before it is written (`WrongState` if staged rows are
+        gone or a request is not open) leaves nothing behind. Afterwards this call turns the rows
+        into jobs; if this process dies, the next lease call does. The return value is false if the
+        same write, or this batch or a later one of this `writer`, was committed before.
         """
         return await self.queue._drive(self._ask.commit(winners, writer, batch, on_conflict))
 
     async def abort(self, staged: Iterable[Staged | None]) -> None:
-        """Forget what these attempts have staged, unless it is committed."""
+        """Discard the rows that these attempts have staged, unless they are committed."""
         await self.queue._drive(self._ask.abort(staged))

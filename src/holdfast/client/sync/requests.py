@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
+from holdfast.client.inputs import json_payload
 from holdfast.client.requests import RequestAsker
-from holdfast.client.said import json_payload
 from holdfast.client.status import Part, RequestStatus
 from holdfast.errors import HoldfastError
 from holdfast.job import Duration, Instant, JobOptions, NewJob, Receipt
@@ -25,10 +25,10 @@ log = logging.getLogger("holdfast")
 
 
 class Request:
-    """A big piece of work, in parts: made by `queue.request`.
+    """A big piece of work in parts. Made by `queue.request`.
 
-    As a context it is opened at the start and sealed at the end; an exception cancels it.
-    Without one nothing is opened, and it is just the name of a request that may be there.
+    As a context manager it opens the request at the start and seals it at the end; an exception
+    cancels it. Otherwise it opens nothing and only refers to a request that may exist.
     """
 
     def __init__(self, queue: Queue, ask: RequestAsker) -> None:
@@ -42,9 +42,9 @@ class Request:
     # ------------------------------------------------------------------- add
 
     def open(self) -> int:
-        """Open the request, or go on with it where it is open; return its parts so far.
+        """Open the request, or continue an open request. Return how many parts it has.
 
-        Raises `WrongState` when it is sealed, or has ended and is remembered.
+        Raises `WrongState` if it is sealed, or has ended and is remembered.
         """
         return self.queue._drive(self._ask.open())
 
@@ -58,23 +58,23 @@ class Request:
         at: Instant | None = None,
         **options: Unpack[JobOptions],
     ) -> Receipt:
-        """Add the next part: bytes and str as they are, everything else as JSON.
+        """Add the next part. bytes and str are stored as they are, other values as JSON.
 
         With `json=value` a str is stored as JSON too, as in `queue.add`.
 
-        Or a `NewJob`, which says its own options: `request.add(send.new(to="a@b.c"))` is a part
-        that calls a handler. It has no id, no group and keeps no result by itself.
+        A `NewJob` has its own options: `request.add(send.new(to="a@b.c"))` adds a part that calls a
+        handler. It must have no id and no group, and its result is kept by the request.
 
-        Parts are numbered from 0, in every `Request` that was opened anew. One whose number
-        is there already is a repetition: it counts once, and the receipt is false. So a
-        producer that died is followed by one that begins again, and no part is doubled.
+        Parts are numbered from 0, again for every object that opens the request. A part whose
+        number exists is a repetition: it is not added, and the receipt is false. So if a producer
+        dies, another can start from the beginning without doubling parts.
         """
         if data is UNSET or json is not UNSET:
             data = json_payload(data, json)
         return self.queue._run(self._ask.add(data, number, delay, at, options))
 
     def add_many(self, pieces: Iterable[object | NewJob], **options: Unpack[JobOptions]) -> int:
-        """Add any number of payloads or `NewJob` values as parts; return how many were new.
+        """Add any number of payloads or `NewJob` values as parts. Return how many were new.
 
         A call carries at most 500 parts, all with the same options. A list or tuple is checked
         as a whole before the first part is written. Other iterables are read piece by piece, so
@@ -83,7 +83,7 @@ class Request:
         return self.queue._drive(self._ask.add_many(pieces, options))
 
     def seal(self) -> None:
-        """Say that no more parts come. It ends when its last part does, or now."""
+        """Declare that no more parts will be added. The request ends when its last part does."""
         self.queue._run(self._ask.seal())
 
     def __enter__(self) -> Self:
@@ -100,30 +100,30 @@ class Request:
             self.seal()
             return
         try:
-            # Another process may have sealed it: then its parts are complete.
+            # If another process has sealed it, its parts are complete.
             status = self.status()
             if status.state == "open":
                 self.cancel()
         except HoldfastError:
-            # What went wrong in the block says more. It stays open, and can be gone on with.
+            # The exception of the block is more important. The request stays open for a retry.
             log.exception("%r: could not be cancelled", self)
 
     # ----------------------------------------------------------------- watch
 
     def status(self) -> RequestStatus:
-        """Return how far it is. Raises `RequestNotFound` when it is not there, or forgotten.
+        """Return its status. Raises `RequestNotFound` if it does not exist or was forgotten.
 
-        A request that is open for longer than its `open_for` is failed by this.
+        If it has been open for longer than its `open_for`, this call fails it.
         """
         return self.queue._drive(self._ask.status())
 
     def wait(self, timeout: Duration | None = None) -> RequestStatus:
-        """Wait until it has ended, up to `timeout` seconds; return how far it is then."""
+        """Wait until it has ended, up to `timeout` seconds. Return its status."""
         patience = self.queue._ask.patience(timeout)
         return self.queue._watch(self.status, self.id, patience, lambda status: status.ended)
 
     def results(self, *, first: int = 0) -> Iterator[Part]:
-        """Go through the parts in their order, from the `first` on, with what became of each."""
+        """Iterate over the parts and their results, in order, starting at `first`."""
         while some := self.queue._run(self._ask.parts(first, 1000)):
             for part in some:
                 yield part
@@ -132,19 +132,20 @@ class Request:
     # ---------------------------------------------------------------- manage
 
     def set_limit(self, limit: int | None) -> None:
-        """Let so many parts run at a time, from the next lease on; what runs goes on.
+        """Change how many parts may run at a time, from the next lease on. Running parts continue.
 
-        0 holds the request up, None is no limit.
+        0 pauses the request, None removes the limit.
         """
         self.queue._run(self._ask.set_limit(limit))
 
     def set_priority(self, priority: int) -> None:
-        """Give it another priority, 0 to 99, from the next lease on."""
+        """Change its priority, 0 to 99, from the next lease on."""
         self.queue._run(self._ask.set_priority(priority))
 
     def cancel(self) -> bool:
-        """Let no more of its parts run. True when this call is the reason.
+        """Cancel the request. Return True if this call cancelled it.
 
-        What waits is gone; what runs is told, as by `queue.cancel`, and is waited for.
+        Waiting parts are removed. Running parts are cancelled as by `queue.cancel`; the request
+        ends when they have.
         """
         return self.queue._drive(self._ask.cancel())

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.client.asking import Asker, Requeue
-from holdfast.client.said import Done
+from holdfast.client.inputs import Done
 from holdfast.client.sharded import NEVER_WORK, ShardCall, ShardedAsker
 from holdfast.client.sharding import Sharding
 from holdfast.client.sync.queue import Queue
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 class Shard(Queue):
-    """One of the queues that a `ShardedQueue` consists of: a queue like any other.
+    """One of the queues of a `ShardedQueue`, usable like any other queue.
 
-    What is added here is to have an id of this shard; one that is made has.
+    Ids that are given here must belong to this shard; generated ids do.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Shard(Queue):
 
     @property
     def handlers(self) -> dict[str, Any]:
-        """What was declared for all shards."""
+        """The handlers of all shards."""
         return self.sharding.handlers
 
     @handlers.setter
     def handlers(self, _: dict[str, Any]) -> None:
-        """Have none of its own."""
+        """Ignore the value: a shard has none of its own."""
 
     @property
     def schedules(self) -> dict[str, Schedule]:
@@ -67,24 +67,25 @@ class Shard(Queue):
 
     @schedules.setter
     def schedules(self, _: dict[str, Schedule]) -> None:
-        """Have none of its own."""
+        """Ignore the value: a shard has none of its own."""
 
 
 class ShardedQueue(Queue):
-    """One name over many queues, its shards, so that a cluster's nodes share its work.
+    """A queue split into several queues, its shards, which the nodes of a cluster can share.
 
     name      1 to 500 bytes or so, not beginning with `}`
-    url       where the servers are, or the `Server` to share; without one HOLDFAST_URL,
+    url       the address of the servers, or a `Server` to share; by default HOLDFAST_URL,
               else the embedded server
-    shards    how many, 1 to 256: the same for everybody who uses the name
-    defaults  options for every job added here that does not say otherwise
-    requeue   where a job goes that is given back or reclaimed: at the "rank" it had,
-              or to the "back" of its priority
-    clock     for tests: the time in milliseconds, instead of the servers'
+    shards    how many, 1 to 256; all programs that use the queue must give the same number
+    defaults  default options of jobs that are added here
+    requeue   where a released or reclaimed job goes: to the "rank" it had, or to the "back" of
+              its priority
+    clock     for tests: a function that returns the time in milliseconds, instead of the
+              servers'
 
-    It has the methods of a `Queue`; `write`, `reader` and `last_batch` are those of a shard,
-    `queue.shards[0]`. A job is in the shard that its id says, a request and
-    a group are whole in one. Order and priority hold within a shard; shards take turns.
+    It has the methods of a `Queue`, except that `write`, `reader` and `last_batch` must be
+    called on a shard, such as `queue.shards[0]`. The id of a job determines its shard. A request or
+    a group is in one shard. Order and priority hold within a shard; shards take turns.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class ShardedQueue(Queue):
 
     @property
     def schedules(self) -> dict[str, Schedule]:
-        """The schedules that were declared, by name."""
+        """The declared schedules, by name."""
         return self.sharding.schedules
 
     @schedules.setter
@@ -136,10 +137,10 @@ class ShardedQueue(Queue):
     def lease(
         self, seconds: Duration, *, wait: Duration | None = None, failed: bool = False
     ) -> Lease | None:
-        """Lease the best job of a shard, of another one each time, for so many seconds.
+        """Lease the best job of a shard for `seconds`. The shards take turns.
 
-        Waits for one in any shard up to `wait` seconds. With `failed` it is a failed job, for its
-        failure handler.
+        Waits up to `wait` seconds for a job in any shard. With `failed`, leases a failed job, for
+        its failure handler.
         """
         leases = self.lease_many(1, seconds, wait=wait, failed=failed)
         return leases[0] if leases else None
@@ -153,10 +154,10 @@ class ShardedQueue(Queue):
         complete: Iterable[Done] = (),
         failed: bool = False,
     ) -> Leases:
-        """Lease up to `count` jobs (at most 1000) from the shards by turns, the best of each first.
+        """Lease up to `count` jobs (at most 1000) from the shards in turn, the best of each first.
 
-        On its way it can complete what is done: leases, or pairs of lease and result;
-        `.completed` of what it returns says which of them counted.
+        The same calls can complete finished jobs: leases, or pairs of lease and result.
+        `.completed` of the return value says which of them counted.
         """
         deadline = time.monotonic() + self._ask.wait(wait)
         leases = self._lease_now(count, seconds, failed, complete)
@@ -171,7 +172,7 @@ class ShardedQueue(Queue):
         return leases
 
     def _lease_soon(self, count: int, seconds: Duration, failed: bool, deadline: float) -> Leases:
-        """Lease when something happens, or in a moment: what is due by itself is told by nobody."""
+        """Lease after the next event, or after half a second: no event reports jobs coming due."""
         idle = max(0.001, min(deadline - time.monotonic(), 0.5))
         try:
             with self.events(idle=idle) as events:
@@ -189,7 +190,7 @@ class ShardedQueue(Queue):
         except ServerRefused as error:
             if error.word != "NOPERM":
                 raise
-            time.sleep(idle)  # This user may not listen.
+            time.sleep(idle)  # The ACL forbids SUBSCRIBE.
         return self._lease_now(count, seconds, failed)
 
     def _lease_now(
@@ -197,6 +198,6 @@ class ShardedQueue(Queue):
     ) -> Leases:
         granted = Leases([], [])
         ask = self._asks.lease_many(count, seconds, None, complete, failed, granted)
-        # Of a call that is cancelled, nobody will ever know these.
+        # If the call is cancelled, its caller never gets these leases, so release them.
         with self.server._undone_by(lambda: self.release_many(granted) if granted else None):
             return self._drive(ask)

@@ -1,7 +1,7 @@
 """Where handlers run: threads, an event loop, or processes (`processes/`).
 
-Control loops hand over, and hear what is done. An executor begins what it is given as soon as it
-can, in order; `take_back` returns what it has not begun.
+Control loops submit runs and are notified when each is finished. An executor starts runs in order,
+as soon as it can; `take_back` returns those that it has not started.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from holdfast.arguments import type_name
-from holdfast.worker.executors.thread_pool import Crew
+from holdfast.worker.executors.thread_pool import ThreadPool
 from holdfast.worker.job import Run, RunningJob, run, run_async, time_allowed
 from holdfast.worker.outcomes import GIVEN_BACK, ended, is_a, timed_out
 
@@ -27,38 +27,38 @@ log = logging.getLogger("holdfast")
 
 
 class Executor(Protocol):
-    """What a control loop needs of it."""
+    """The interface that control loops use."""
 
     ends_within: float
-    """Seconds within which a run is over that was told to stop; 0 where nobody can end it."""
+    """Seconds within which a stopped run has ended; 0 where a run cannot be ended."""
 
     def submit(self, works: Iterable[Run]) -> None:
-        """Begin these as soon as possible, in order."""
+        """Start these runs in order, as soon as possible."""
 
     def waiting(self) -> int:
-        """Return how many have not begun."""
+        """Return how many runs have not started."""
 
     def stuck_for(self) -> float:
-        """Return for how many seconds something waits here and nothing begins."""
+        """Return for how many seconds runs have been waiting while none started."""
 
     def take_back(self) -> list[Run]:
-        """Return those that have not begun; they will not."""
+        """Remove and return the runs that have not started."""
 
     def stop_job(self, job: RunningJob) -> None:
-        """End a run, if that can be done: the job says why in `told`."""
+        """End the run of this job where possible. `job.stop_reason` says why."""
 
     def begun(self) -> list[tuple[Run, str]]:
-        """Return what runs here, and where: lines for people. A signal handler asks: no locks."""
+        """Return the active runs with readable locations. Called in a signal handler: no locks."""
 
     def resize(self, count: int) -> None:
-        """Have so many run at a time from now on."""
+        """Change how many runs are active at a time."""
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Stop starting runs."""
 
 
-class Threads(Crew):
-    """So many threads. They cannot be stopped: a handler looks at `job.cancelled`."""
+class Threads(ThreadPool):
+    """A pool of threads. A thread cannot be stopped: its handler checks `job.cancelled`."""
 
     ends_within = 0.0
 
@@ -74,13 +74,13 @@ class Threads(Crew):
         pass
 
     def begun(self) -> list[tuple[Run, str]]:
-        # From their stacks: a note of each run would cost more than a short one.
+        # Found on the stacks: recording each run would cost more than a short run takes.
         found = ((here, self._run_of(top)) for here, top in sys._current_frames().items())  # noqa: SLF001
-        # As faulthandler writes them.
+        # The format of faulthandler.
         return [(work, f"Thread 0x{here:016x}") for here, work in found if work]
 
     def _run_of(self, frame: FrameType | None) -> Run | None:
-        """Return what a thread runs for us, by its stack."""
+        """Return the run that a thread of this pool is executing, found on its stack."""
         while frame and frame.f_code is not run.__code__:
             frame = frame.f_back
         if frame is None or frame.f_back is None or frame.f_back.f_locals.get("self") is not self:
@@ -89,8 +89,8 @@ class Threads(Crew):
         return work
 
 
-class Loop:
-    """An event loop in a thread of its own, or the one of the task that awaits the worker."""
+class EventLoop:
+    """An event loop in its own thread, or the event loop of the task that awaits the worker."""
 
     ends_within = 1.0
 
@@ -114,7 +114,7 @@ class Loop:
         asyncio.set_event_loop(self._loop)
         while not self._stopped:
             self._survive(self._loop.run_forever)
-        # What does not want to end holds up nobody but this thread.
+        # A task that refuses to end blocks only this thread.
         while tasks := asyncio.all_tasks(self._loop):
             for task in tasks:
                 task.cancel()
@@ -124,22 +124,22 @@ class Loop:
         self._loop.close()
 
     def _survive(self, run: Callable[..., object], *args: object) -> None:
-        """Run the loop until it is stopped. A handler must not be able to end it for the others.
+        """Run the loop until it is stopped; a handler cannot end it for the other jobs.
 
-        asyncio raises SystemExit and KeyboardInterrupt of a task out of the loop. Whatever awaits
-        the task gets them too, so they are a failure of its job when the loop goes on.
+        asyncio re-raises a task's SystemExit or KeyboardInterrupt out of the loop. Code that awaits
+        the task gets it too, so it becomes a failure of the job once the loop continues.
         """
         try:
             run(*args)
             if self._stopped:
                 return
             what = "a handler, or a callback of one, called loop.stop()"
-        except BaseException as error:  # noqa: BLE001  # Whatever it is, the other jobs go on.
+        except BaseException as error:  # noqa: BLE001  # The other jobs must continue.
             what = f"a task or callback of a handler raised {type_name(error)}"
-        log.error("%s: the event loop of the worker goes on", what)
+        log.error("%s: the event loop of the worker continues", what)
 
     def _call(self, function: object, *args: object) -> None:
-        with suppress(RuntimeError):  # It is closed, and so is whatever ran there.
+        with suppress(RuntimeError):  # The loop is closed, so its tasks have ended.
             self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
 
     def submit(self, works: Iterable[Run]) -> None:
@@ -155,7 +155,7 @@ class Loop:
                 return
             self._moved_at = time.monotonic()
             task = self._tasks[work] = self._loop.create_task(self._run(work))
-            # Not at the end of the task, which one that is cancelled at once never sees.
+            # Not at the end of `_run`: a task that is cancelled before it starts never runs it.
             task.add_done_callback(partial(self._over, work))
 
     async def _run(self, work: Run) -> None:
@@ -166,13 +166,14 @@ class Loop:
         if timer:
             timer.cancel()
         for job in work.jobs:
-            if is_a(job.raised, asyncio.CancelledError) and (job.told or self._is_ending()):
-                job.answer = ended(job.told)
+            if is_a(job.raised, asyncio.CancelledError) and (job.stop_reason or self._is_ending()):
+                job.answer = ended(job.stop_reason)
 
     def _is_ending(self) -> bool:
-        """Tell whether all tasks are cancelled: `asyncio.run` does that when its program ends.
+        """Return whether all tasks are being cancelled, as `asyncio.run` does at the program's end.
 
-        A handler may also cancel itself. That is a failure, or it would run for ever.
+        A handler that cancels itself has failed: if its job were released, it would run again and
+        again.
         """
         awaiting = self._awaited_by
         return self._closed or (awaiting is not None and awaiting.cancelling() > 0)
@@ -186,11 +187,11 @@ class Loop:
 
     def _time_is_up(self, work: Run, seconds: float) -> None:
         for job in work.jobs:
-            job.told = job.told or timed_out(seconds)
+            job.stop_reason = job.stop_reason or timed_out(seconds)
         self._cancel(work)
 
     def _watch(self) -> None:
-        """End what runs beyond its lease: the control loop may be waiting for a lost server."""
+        """End runs whose lease has run out: the control loop may be waiting for a lost server."""
         self._end_overdue()
         if not self._closed:
             self._loop.call_later(1.0, self._watch)
@@ -199,7 +200,7 @@ class Loop:
         for work in list(self._tasks):
             if all(job.cancelled for job in work.jobs):
                 for job in work.jobs:
-                    job.told = job.told or "lapsed"
+                    job.stop_reason = job.stop_reason or "lapsed"
                 self._cancel(work)
 
     def _cancel(self, work: Run) -> None:
@@ -236,7 +237,7 @@ class Loop:
         if job in self._tasks:
             self._cancel(job)
         else:
-            self._end_overdue()  # It may be one of a batch, which ends when all are told to.
+            self._end_overdue()  # A batch ends when all its jobs must stop.
 
     def close(self) -> None:
         self._closed = True
@@ -251,9 +252,10 @@ class Loop:
 
 
 def _stack_of(task: asyncio.Task[None]) -> list[str]:
-    """Return the handler's own frames, most recent first, as faulthandler writes a thread's."""
+    """Return the handler's frames, most recent first, in the format of faulthandler."""
     coroutine: Any = task.get_coro()
-    # It may be suspended or resumed between two looks; then neither sees it.
+    # A coroutine that is suspended or resumed between the two calls is missed by both; hence the
+    # second try below.
     found = _suspended_frames(coroutine) or _running_frames(coroutine)
     ours = (__file__, run_async.__code__.co_filename)
     return [
@@ -264,7 +266,7 @@ def _stack_of(task: asyncio.Task[None]) -> list[str]:
 
 
 def _suspended_frames(coroutine: Any) -> list[FrameType]:
-    """Return the frames of a coroutine that waits; none of one that runs."""
+    """Return the frames of a suspended coroutine; an empty list if it is running."""
     frames: list[FrameType] = []
     if coroutine.cr_suspended:
         while (frame := getattr(coroutine, "cr_frame", None)) is not None:
@@ -274,7 +276,7 @@ def _suspended_frames(coroutine: Any) -> list[FrameType]:
 
 
 def _running_frames(coroutine: Any) -> list[FrameType]:
-    """Return the frames that a coroutine has on the stack of the thread that runs it."""
+    """Return the frames of a running coroutine, from the stack of its thread."""
     outermost = coroutine.cr_frame
     for frame in sys._current_frames().values():  # noqa: SLF001
         frames = [frame]

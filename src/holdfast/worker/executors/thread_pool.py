@@ -1,8 +1,8 @@
-"""Threads that take runs from one line. Their number may change while they work.
+"""A pool of threads that take runs from one queue. Its size may change at any time.
 
-Who sleeps is roused one at a time: whoever takes a run and leaves others in the line rouses the
-next. So short runs are done by the few who are awake, and do not cost a switch between threads
-each; where runs take long, all are awake within a millisecond.
+Sleeping threads are woken one at a time: a thread that takes a run and leaves others waiting wakes
+the next thread. So short runs are done by a few awake threads, without a thread switch for each.
+When runs take long, all threads are awake within a millisecond.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from holdfast.worker.job import Run
 log = logging.getLogger("holdfast")
 
 
-class Crew:
-    """So many threads. Each has a number of its own, below the most that there ever shall be."""
+class ThreadPool:
+    """A pool of threads. Each has its own number, from 0, below the largest size of the pool."""
 
-    def __init__(self, name: str, labour: Callable[[int, Iterator[Run]], None], count: int) -> None:
+    def __init__(self, name: str, target: Callable[[int, Iterator[Run]], None], count: int) -> None:
         self._name = name
-        self._labour = labour
+        self._target = target
         self._works: deque[Run] = deque()
         self._calls: SimpleQueue[None] = SimpleQueue()
-        """One for each who is to wake up."""
+        """One item for each thread that should wake up."""
         self._lock = threading.Lock()
         self._asleep = 0
-        """Those for whom there is no call."""
+        """Sleeping threads that have not been called."""
         self._rousing = False
-        """Whether somebody was called, and is not awake yet."""
+        """Whether a thread was called and is not awake yet."""
         self._wanted = 0
         self._there: set[int] = set()
         self._leaving = 0
         self._too_many = False
-        """Whether one more is to leave than are about to."""
+        """Whether more threads should exit than are already exiting."""
         self._moved_at = time.monotonic()
         try:
             self.resize(count)
-        except RuntimeError:  # So many threads cannot be started: all, or none.
+        except RuntimeError:  # Not enough threads could be started: keep none.
             self.resize(0)
             raise
 
     def resize(self, count: int) -> None:
-        """Be so many from now on. Those that are too many leave when their run is over."""
+        """Change the number of threads. Surplus threads exit when their run is over."""
         with self._lock:
             self._wanted = count
             self._too_many = len(self._there) - self._leaving > count
@@ -58,19 +58,19 @@ class Crew:
                 ).start()
                 self._there.add(number)
             for _ in range(min(self._asleep, len(self._there) - self._leaving - count)):
-                self._call()  # Whoever works leaves by itself.
+                self._call()  # Only sleeping threads: a busy one checks after its run.
 
     def _work(self, number: int) -> None:
         leaves = False
         while not leaves:
             try:
-                self._labour(number, self._take())
+                self._target(number, self._take())
                 leaves = self._leave(number)
-            except Exception:  # A worker that silently stops is the worst of all.
-                log.exception("%s %d: unexpected, it goes on", self._name, number)
+            except Exception:  # A worker must never stop silently.
+                log.exception("%s %d: unexpected error; the thread continues", self._name, number)
 
     def _leave(self, number: int) -> bool:
-        """Leave, unless it is wanted again by now."""
+        """Return True to exit; False if the pool has grown again meanwhile."""
         with self._lock:
             self._leaving -= 1
             too_many = len(self._there) - self._leaving > self._wanted
@@ -78,10 +78,10 @@ class Crew:
                 self._there.remove(number)
             return too_many
 
-    # ------------------------------------------------------------------- the line
+    # ------------------------------------------------------------------ the queue
 
     def _take(self) -> Iterator[Run]:
-        """Take what waits, one after the other, until there are too many who do."""
+        """Yield waiting runs until this thread is surplus."""
         works = self._works
         while not (self._too_many and self._may_leave()):
             try:
@@ -102,16 +102,16 @@ class Crew:
             return may
 
     def _sleep(self) -> None:
-        """Wait until something may be in the line, or somebody is to leave."""
+        """Sleep until a run may be waiting or a thread should exit."""
         with self._lock:
-            if self._works or self._too_many:  # It came just now.
+            if self._works or self._too_many:  # A run arrived, or the size changed, just now.
                 return
             self._asleep += 1
         self._calls.get()
         self._rousing = False
 
     def _rouse(self) -> None:
-        """Wake somebody up, if nobody is about to."""
+        """Wake a sleeping thread, unless one is already waking up."""
         with self._lock:
             if self._works and self._asleep and not self._rousing:
                 self._rousing = True
@@ -122,7 +122,7 @@ class Crew:
         self._calls.put(None)
 
     def _also(self, most: int) -> list[Run]:
-        """Take what else waits: so many at most."""
+        """Take up to `most` of the waiting runs."""
         taken: list[Run] = []
         with suppress(IndexError):
             while len(taken) < most:
@@ -132,7 +132,7 @@ class Crew:
         return taken
 
     def _put_back(self, works: Sequence[Run]) -> None:
-        """Begin these before all others."""
+        """Put runs back at the front."""
         if works:
             self._works.extendleft(reversed(works))
             self._rouse()
@@ -140,23 +140,23 @@ class Crew:
     # -------------------------------------------------------- for control loops
 
     def submit(self, works: Iterable[Run]) -> None:
-        """Begin these as soon as possible, in order."""
+        """Start these runs in order, as soon as possible."""
         self._moved_at = time.monotonic()
         self._works.extend(works)
         self._rouse()
 
     def waiting(self) -> int:
-        """Return how many have not begun."""
+        """Return how many runs have not started."""
         return len(self._works)
 
     def stuck_for(self) -> float:
-        """Return for how many seconds something waits here and nothing begins."""
+        """Return for how many seconds runs have been waiting while none started."""
         return time.monotonic() - self._moved_at if self.waiting() else 0.0
 
     def take_back(self) -> list[Run]:
-        """Return those that have not begun; they will not."""
+        """Remove and return the runs that have not started."""
         return self._also(len(self._works))
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Stop starting runs."""
         self.resize(0)

@@ -1,1 +1,1 @@
-"""Handlers in processes of their own, which can be killed."""
+"""Runs handlers in child processes, which can be killed."""

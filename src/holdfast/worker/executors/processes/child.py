@@ -1,4 +1,4 @@
-"""What a child of a worker does: run the jobs that it is given, one after the other."""
+"""The code of a child process: runs the jobs that it is sent, one after another."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from holdfast.worker.outcomes import GIVEN_BACK, Fail, Release, Retry, trace_of
 from holdfast.worker.signals import show_stacks
 
 if TYPE_CHECKING:
-    from holdfast.worker.loop import Control
+    from holdfast.worker.loop import ControlLoop
 
 _FAR_DESCRIPTOR: Final = 900
-"""Where the connection is kept, out of the way of jobs that close what they find."""
+"""The connection gets a descriptor from here on: jobs that close low descriptors miss it."""
 
 
-class Place:
-    """Where a child lives: how it speaks with the worker, and what they share."""
+class Channel:
+    """A child's side of its connection to the worker, and the memory that they share."""
 
     def __init__(
         self, connection: socket.socket, take: socket.socket, board: Board, slot: int
@@ -51,84 +51,84 @@ class Place:
         connection, self._tickets = _far(connection), _far(take)
         self.line = frames.Line(connection, frames.read_by_child)
         self._given: deque[frames.Jobs] = deque()
-        """What was read while a handler waited for an answer."""
+        """Runs that were read while a handler waited for an answer."""
         self.board = board
         self.slot = slot
         self.asking = threading.Lock()
-        """Held by who speaks to the worker for a run: a handler may have threads."""
+        """Held while a thread sends to the worker for a run: a handler may have threads."""
         self._pid = os.getpid()
-        self._born_with = _peak_megabytes()
-        # A copy would keep the worker from seeing that this process has ended.
+        self._peak_at_start = _peak_megabytes()
+        # A copy in a forked process would hide the end of this process from the worker.
         for one in (connection, self._tickets):
             os.register_at_fork(after_in_child=one.close)
 
     def next(self) -> frames.Jobs:
-        """Wait for the next run; EOFError when the worker is gone."""
+        """Wait for the next run; raise EOFError when the worker is gone."""
         number = shared_memory.take(self._tickets)
         while True:
             given = self._given.popleft() if self._given else self.line.read()
-            # Others were taken back, or were answers that nobody waits for any more.
+            # Skip runs that were taken back, and answers whose run is over.
             if isinstance(given, frames.Jobs) and given.number == number:
                 return given
 
     def answer(self) -> frames.Extended:
-        """Wait for the answer to what a handler asked."""
+        """Wait for the answer to a handler's question."""
         while isinstance(message := self.line.read(), frames.Jobs):
             self._given.append(message)
         assert isinstance(message, frames.Extended)
         return message
 
     def is_ours(self) -> bool:
-        """Tell whether this is the child itself, and not one that its handler forked."""
+        """Return whether this is the child itself, not a process that its handler forked."""
         return os.getpid() == self._pid
 
     def grown_by(self) -> float:
-        """Return how much more memory this process had at most than what it was born with.
+        """Return by how many megabytes the peak memory has grown since the fork.
 
-        That is shared with the others: the program, and what it had loaded.
+        Memory from before the fork, such as the loaded program, is shared with other processes.
         """
-        return _peak_megabytes() - self._born_with
+        return _peak_megabytes() - self._peak_at_start
 
 
-def live(place: Place, handlers: Handlers) -> None:
+def live(channel: Channel, handlers: Handlers) -> None:
     """Run jobs until the worker closes the connection."""
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     signal.signal(signal.SIGQUIT, show_stacks)
     with suppress(OSError, ValueError):
-        faulthandler.enable(2)  # It shows where it was when it crashed.
+        faulthandler.enable(2)  # Writes the stacks if the process crashes.
     with suppress(EOFError, OSError):
         while True:
-            given = place.next()
-            control = _Control(given, place)
-            answers = _answers(_work(given, control, handlers), place.grown_by())
-            if not place.is_ours():
+            given = channel.next()
+            control = _ControlStub(given, channel)
+            answers = _answers(_work(given, control, handlers), channel.grown_by())
+            if not channel.is_ours():
                 os._exit(0)
-            with place.asking:
+            with channel.asking:
                 control.over = True
             try:
-                place.line.send(answers)
+                channel.line.send(answers)
             except OSError:  # The handler closed it.
-                place.board.leave(place.slot, msgspec.msgpack.encode(answers))
+                channel.board.leave(channel.slot, msgspec.msgpack.encode(answers))
                 return
 
 
 def _far(connection: socket.socket) -> socket.socket:
     try:
         descriptor = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, _FAR_DESCRIPTOR)
-    except OSError:  # So many are not allowed here.
+    except OSError:  # The limit of descriptors is lower.
         return connection
     connection.close()
     return socket.socket(fileno=descriptor)
 
 
-def _work(given: frames.Jobs, control: _Control, handlers: Handlers) -> Run:
+def _work(given: frames.Jobs, control: _ControlStub, handlers: Handlers) -> Run:
     handler = handlers.for_lease(control.called, given.leases[0])
     jobs = [_ChildJob(lease, handler, control, n) for n, lease in enumerate(given.leases)]
     work: Run = Batch(jobs) if handler.batch else jobs[0]
     if time.monotonic() < given.lapses_at:
         run(work)
-    else:  # All of us stood still.
+    else:  # This process or the machine was suspended.
         for job in jobs:
             job.answer = GIVEN_BACK
     return work
@@ -154,51 +154,51 @@ def _peak_megabytes() -> float:
 
 
 class _ChildJob(RunningJob):
-    """A job in a child."""
+    """A running job in a child process."""
 
     __slots__ = ("_here", "number")
 
-    def __init__(self, lease: Lease, handler: Handler, control: _Control, number: int) -> None:
-        super().__init__(lease, handler, cast("Control", control), math.inf)
+    def __init__(self, lease: Lease, handler: Handler, control: _ControlStub, number: int) -> None:
+        super().__init__(lease, handler, cast("ControlLoop", control), math.inf)
         self._here = control
         self.number = number
 
     @property
     def cancelled(self) -> bool:
-        place = self._here.place
-        return place.board.should_stop(place.slot, self._here.run, self.number)
+        channel = self._here.channel
+        return channel.board.should_stop(channel.slot, self._here.run, self.number)
 
     def progress(self, fraction: float, note: str = "") -> None:
         super().progress(fraction, note)
         assert self._progress is not None
-        with suppress(OSError), self._here.place.asking:  # It only tells.
+        with suppress(OSError), self._here.channel.asking:  # Progress is only information.
             if not self._here.over:
-                self._here.place.line.send(frames.Progress(self.number, *self._progress))
+                self._here.channel.line.send(frames.Progress(self.number, *self._progress))
 
 
-class _Control:
-    """Stands for the control loop, which is in the worker."""
+class _ControlStub:
+    """Stands for the control loop, which runs in the worker."""
 
     hooks: Sequence[Hooks] = ()
 
-    def __init__(self, given: frames.Jobs, place: Place) -> None:
+    def __init__(self, given: frames.Jobs, channel: Channel) -> None:
         self.called = given.queue
         self.run = given.number
-        self.place = place
+        self.channel = channel
         self.over = False
-        """Whether the run is: what threads say that it left behind is not about the next one."""
+        """Whether the run is over. Threads that it left behind must not speak for the next run."""
         self._given = given
         if given.shard:
             self.called = given.shard[0]
 
     def extend_now(self, job: _ChildJob, seconds: Duration | None) -> None:
         wanted = arguments.seconds_or_none("seconds", seconds)
-        with self.place.asking:
+        with self.channel.asking:
             if self.over:
                 raise LeaseLost(f"{job.id}: its run is over")
             try:
-                self.place.line.send(frames.Extend(job.number, wanted))
-                answer = self.place.answer()
+                self.channel.line.send(frames.Extend(job.number, wanted))
+                answer = self.channel.answer()
             except (OSError, EOFError):
                 raise LeaseLost(f"{job.id}: the connection to the worker is closed") from None
         if answer.refused:
@@ -217,7 +217,7 @@ class _Control:
 
 
 def _refusal(answer: frames.Extended) -> HoldfastError:
-    """Return why a lease was not extended, as the worker was told."""
+    """Return the exception for a refused extension."""
     if answer.unavailable:
         return ServerUnavailable(answer.refused)
     return (JobCancelled if answer.cancelled else LeaseLost)(answer.refused)

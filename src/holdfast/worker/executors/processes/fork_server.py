@@ -1,18 +1,18 @@
-"""The fork server: a process without threads that forks the children of a worker, and ends them.
+"""The fork server: a process without threads that forks and ends the children of a worker.
 
-A worker has threads, and a process with threads should not fork: a lock that one of them holds
-would be held for ever in the child. So the worker forks once, before it has any of its own, and
-asks that process for the rest. It answers one question after the other:
+A worker has threads, and a process with threads should not fork: a lock that another thread holds
+would stay locked in the child for ever. So the worker forks once, before it starts threads, and
+that process forks the children. It answers one request after another:
 
-    bear <slot>  -> <pid>, and the sockets that connect to the child; or why there is none
+    spawn <slot> -> <pid>, and the sockets that connect to the child; or why there is none
     end <pid>    -> how the child ended, once it and all that it started are gone
 
-When the worker is gone, whatever it died of, the fork server ends all children and itself.
+When the worker is gone, for whatever reason, the fork server ends all children and exits.
 
-A job may do anything to the fork server. When a job stops it, the worker continues it. When a job
-kills it, or it does not answer for long, the worker ends everything that has the mark of its jobs
-(`trees.py`) and forks a new one. When worker and fork server are both gone, the guard ends
-everything (`guard.py`).
+A job can harm the fork server. If a job stops it, the worker continues it. If a job kills it, or it
+does not answer for long, the worker ends every process with the mark of its jobs (`trees.py`) and
+forks a new fork server. If worker and fork server are both gone, the guard ends every process with
+the mark (`guard.py`).
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from holdfast.worker.executors.processes.shared_memory import Tickets
 log = logging.getLogger("holdfast")
 
 TIDY_SECONDS: Final = 1.0
-"""How often it looks for those that nobody misses, and whether the worker is there."""
+"""How often it reaps dead children, ends orphans and checks for the worker."""
 SILENT_SECONDS: Final = 30.0
-"""When it does not answer for so long it is replaced."""
+"""When it does not answer for this long it is replaced."""
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked at while it does not answer: it may be stopped."""
+"""How often the worker checks whether an unresponsive fork server is stopped."""
 
 _SOCKETS: Final = 3
-"""That connect to a child: the connection, where tickets are put, and where they are taken."""
+"""Sockets per child: the connection, and the two ends of the ticket queue."""
 
 Live = Callable[[socket.socket, socket.socket, int], None]
-"""What a child does, with the connection to the worker, where its tickets are, and its slot."""
+"""The function of a child: its arguments are the connection, the ticket socket and the slot."""
 
 
 @dataclass(frozen=True)
-class Born:
-    """A child, as the worker is told of it."""
+class Spawned:
+    """A new child process."""
 
     pid: int
     generation: int
-    """Of the fork server that it is a child of."""
+    """The generation of the fork server that is its parent."""
     connection: socket.socket
     tickets: Tickets
 
 
-class Nursery:
-    """The worker's side."""
+class ForkServer:
+    """The worker's side of the fork server."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -76,7 +76,7 @@ class Nursery:
         self._mark = trees.new_mark()
         self._link: socket.socket | None = None
         self._generation = 0
-        self._born: set[int] = set()
+        self._spawned: set[int] = set()
         self._closed = False
         self.pid = 0
         self._guard = Guard(self._mark) if sys.platform == "linux" else None
@@ -97,34 +97,34 @@ class Nursery:
             raise
         if pid == 0:
             ours.close()
-            _be_nursery(theirs, self._live, worker, self._mark)
+            _run_fork_server(theirs, self._live, worker, self._mark)
         theirs.close()
         self.pid, self._link = pid, ours
         return ours
 
-    def bear(self, slot: int) -> Born:
-        """Return a new child; OSError when there can be none now."""
+    def spawn(self, slot: int) -> Spawned:
+        """Fork a child and return it. Raise OSError if that is impossible now."""
         with self._lock:
             if self._closed:
                 raise OSError("the worker has stopped")
             try:
-                return self._bear(slot)
+                return self._spawn(slot)
             except ConnectionError as error:
                 self._replace(error)
-                return self._bear(slot)
+                return self._spawn(slot)
 
-    def _bear(self, slot: int) -> Born:
-        said, sockets = self._ask(b"bear %d" % slot)
-        if len(sockets) < _SOCKETS:  # It was born, but we cannot have them; or it says why not.
+    def _spawn(self, slot: int) -> Spawned:
+        answer, sockets = self._ask(b"spawn %d" % slot)
+        if len(sockets) < _SOCKETS:  # No free descriptors here, or an error message.
             for one in sockets:
                 one.close()
-            raise OSError("too many open files" if said.isdigit() else said)
+            raise OSError("too many open files" if answer.isdigit() else answer)
         connection, put, take = sockets
-        self._born.add(int(said))
-        return Born(int(said), self._generation, connection, Tickets(put, take))
+        self._spawned.add(int(answer))
+        return Spawned(int(answer), self._generation, connection, Tickets(put, take))
 
-    def end(self, child: Born) -> str:
-        """End a child and all that it started; return how it ended."""
+    def end(self, child: Spawned) -> str:
+        """End a child and all its descendants. Return how it ended."""
         with self._lock:
             if child.generation == self._generation and not self._closed:
                 try:
@@ -132,12 +132,12 @@ class Nursery:
                 except OSError as error:
                     self._replace(error)
                 else:
-                    self._born.discard(child.pid)
+                    self._spawned.discard(child.pid)
                     return how
         return "the fork server of the worker was killed"
 
     def _ask(self, question: bytes) -> tuple[str, list[socket.socket]]:
-        """Return the answer; ConnectionError when it is gone, or does not answer."""
+        """Return the answer; raise ConnectionError if the fork server is dead or unresponsive."""
         link = self._link or self._open()
         link.sendall(question)
         deadline = time.monotonic() + SILENT_SECONDS
@@ -145,53 +145,53 @@ class Nursery:
             if time.monotonic() >= deadline:
                 raise ConnectionAbortedError(f"it did not answer for {SILENT_SECONDS:g} s")
             if trees.is_stopped(self.pid):
-                log.warning("the fork server %d of the worker was stopped: continued", self.pid)
+                log.warning("the fork server %d of the worker was stopped: continued it", self.pid)
                 with suppress(OSError):
                     os.kill(self.pid, signal.SIGCONT)
-        said, descriptors, _, _ = socket.recv_fds(link, 256, _SOCKETS)
-        if not said:
+        answer, descriptors, _, _ = socket.recv_fds(link, 256, _SOCKETS)
+        if not answer:
             raise ConnectionResetError("it was killed")
-        return said.decode(), [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        return answer.decode(), [socket.socket(fileno=descriptor) for descriptor in descriptors]
 
     def _replace(self, why: OSError) -> None:
-        """End the fork server and all that jobs started; the next question opens a new one."""
+        """End the fork server and all processes of jobs. The next request starts a new one."""
         log.error("the fork server %d of the worker is replaced: %s", self.pid, why)
         with suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)
-        self._bury()
+        self._end_all()
         self._generation += 1
 
-    def _bury(self) -> None:
+    def _end_all(self) -> None:
         if self._link:
             self._link.close()
             self._link = None
             reap(self.pid, END_SECONDS + 2)
         trees.end_marked(self._mark, END_SECONDS)
         if sys.platform != "linux":
-            for pid in self._born:
+            for pid in self._spawned:
                 trees.end_group(pid)
-        self._born.clear()
+        self._spawned.clear()
 
     def close(self) -> None:
-        """End all children."""
+        """End the fork server and all children."""
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._bury()
+                self._end_all()
                 if self._guard:
                     self._guard.close()
 
 
-def _be_nursery(link: socket.socket, live: Live, worker: int, mark: trees.Mark) -> NoReturn:
+def _run_fork_server(link: socket.socket, live: Live, worker: int, mark: trees.Mark) -> NoReturn:
     try:
         trees.lead_tree()
         trees.wear(mark)
         forget_signals()
-        # Not SIG_IGN, which those that they start would inherit. The worker is told, and it alone
-        # decides.
+        # Not SIG_IGN, which child processes would inherit over exec. The worker gets these signals
+        # too, and it alone decides.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, lambda *_: None)
-        _Home(link, live, worker).keep()
+        _Process(link, live, worker).serve()
     finally:
         try:
             trees.end_marked(mark, END_SECONDS, spared=os.getpid())
@@ -199,8 +199,8 @@ def _be_nursery(link: socket.socket, live: Live, worker: int, mark: trees.Mark) 
             os._exit(0)
 
 
-class _Home:
-    """Where children are born and buried."""
+class _Process:
+    """The loop of the fork server process."""
 
     def __init__(self, link: socket.socket, live: Live, worker: int) -> None:
         self._link = link
@@ -210,43 +210,43 @@ class _Home:
         self._ended: dict[int, int] = {}
         self._tidy_at = 0.0
 
-    def keep(self) -> None:
+    def serve(self) -> None:
         try:
-            # A copy of the worker's end of the link may outlive it: then it shows here.
+            # A copy of the worker's socket may outlive the worker, so also check the parent.
             while os.getppid() == self._worker:
                 if readable(self._link, TIDY_SECONDS) and not self._answer():
                     break
                 if time.monotonic() >= self._tidy_at:
-                    self._bury()
+                    self._reap()
                     self._end_orphans()
                     self._tidy_at = time.monotonic() + TIDY_SECONDS
         finally:
             self._end_all()
 
     def _answer(self) -> bool:
-        """Do what the worker asks for; return whether it is there."""
+        """Handle one request. Return False if the worker is gone."""
         try:
             asked = self._link.recv(64)
             if not asked:
                 return False
             word, number = asked.split()
-            if word == b"bear":
-                self._bear(int(number))
+            if word == b"spawn":
+                self._spawn(int(number))
             else:
                 self._end(int(number))
         except ConnectionError:
             return False
         return True
 
-    def _bear(self, slot: int) -> None:
+    def _spawn(self, slot: int) -> None:
         try:
             with ExitStack() as opened:
                 ours, theirs = map(opened.enter_context, socket.socketpair())
                 put, take = map(opened.enter_context, shared_memory.pair())
                 pid = self._fork(slot, theirs, take, unneeded=(ours, put))
                 self._children.add(pid)
-                # Before the worker hears of it: a job may stop us, and with a copy of this in our
-                # hands nobody would see that the child has died.
+                # Close it before the worker gets the answer: a job may stop this process, and an
+                # open copy here would hide the death of the child from the worker.
                 theirs.close()
                 sent = [one.fileno() for one in (ours, put, take)]
                 socket.send_fds(self._link, [b"%d" % pid], sent)
@@ -262,7 +262,7 @@ class _Home:
         take: socket.socket,
         unneeded: Iterable[socket.socket],
     ) -> int:
-        nursery = os.getpid()
+        fork_server = os.getpid()
         pid = os.fork()
         if pid:
             return pid
@@ -271,35 +271,35 @@ class _Home:
             for one in (*unneeded, self._link):
                 one.close()
             trees.lead_tree()
-            trees.die_with(nursery)
+            trees.die_with(fork_server)
             self._live(theirs, take, slot)
             code = 0
         finally:
             os._exit(code)
 
     def _end(self, pid: int) -> None:
-        self._bury()
+        self._reap()
         if pid in self._children:
             trees.end_tree(pid)
         deadline = time.monotonic() + END_SECONDS
-        # Also who was killed lives on until it has its turn.
+        # A killed process lives on until the kernel schedules it.
         while (pid in self._children or self._end_orphans()) and time.monotonic() < deadline:
             time.sleep(0.001)
-            self._bury()
+            self._reap()
         self._link.sendall(_describe(self._ended.pop(pid, 0)).encode())
 
     def _end_all(self) -> None:
-        """End all, also what is given to us when one of them dies meanwhile."""
+        """End all children, and the orphans that are reparented here meanwhile."""
         deadline = time.monotonic() + END_SECONDS
         while time.monotonic() < deadline:
             self._children.clear()
             if not self._end_orphans():
                 break
-            self._bury()
+            self._reap()
             time.sleep(0.001)
 
-    def _bury(self) -> None:
-        """Take note of who has died."""
+    def _reap(self) -> None:
+        """Reap dead children, and record their exit codes."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -310,7 +310,7 @@ class _Home:
                     self._ended[pid] = os.waitstatus_to_exitcode(status)
 
     def _end_orphans(self) -> int:
-        """End what was left behind by those who have died, and given to us; return how many."""
+        """End orphans: descendants of dead children, now reparented here. Return how many."""
         orphans = set(trees.below(os.getpid(), only_children=True)) - self._children
         for orphan in orphans:
             trees.end_tree(orphan)

@@ -1,6 +1,6 @@
-"""What a worker and its children say to each other: msgpack, after a constant and the length.
+"""The messages between a worker and its children: msgpack, after a constant and the length.
 
-Nothing is pickled: a child gets bytes and values that it checks, and answers with the same.
+Nothing is pickled: both sides decode into typed messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.worker.outcomes import Answer
 
 _HEAD: Final = struct.Struct("<4sI")
 _START: Final = b"\xf7hf\x01"
-"""Begins each message. Where it is missing, something else wrote into the connection."""
+"""The start of each message. If it is missing, other code wrote into the connection."""
 _LONGEST: Final = 2**30
 _CHUNK: Final = 256 * 1024
 
@@ -30,19 +30,19 @@ class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
     """To a child: run these."""
 
     number: int
-    """Of the run: that of its ticket."""
+    """The number of the run, and of its ticket."""
     queue: str
     leases: list[Lease]
     lapses_at: float
-    """Then they are not begun any more."""
+    """After this time, on the monotonic clock, they must not start."""
     shard: tuple[str, int, int] | None = None
-    """Of what queue, of how many, which one, where the queue is a shard."""
+    """If the queue is a shard: name of the queue, number of shards, number of this shard."""
     defaults: JobOptions | None = None
-    """Of the queue, for follow-ups."""
+    """The queue's defaults, for follow-ups."""
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """How one of them ended."""
+    """How one job ended."""
 
     answer: Answer
     follow_ups: list[Entry] | None = None
@@ -50,7 +50,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True, tag="answers"):
-    """From a child: how they ended."""
+    """From a child: how the jobs of a run ended."""
 
     jobs: list[Answered]
     megabytes: float
@@ -64,17 +64,17 @@ class Extend(msgspec.Struct, frozen=True, tag="extend"):
 
 
 class Extended(msgspec.Struct, frozen=True, tag="extended"):
-    """To a child: it is extended, or why not."""
+    """To a child: the lease was extended, or why not."""
 
     refused: str = ""
     unavailable: bool = False
-    """Whether that is since the server did not answer,"""
+    """Refused because the server did not answer."""
     cancelled: bool = False
-    """or since the job was cancelled."""
+    """Refused because the job was cancelled."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """From a child: how far this job is."""
+    """From a child: the progress of a job."""
 
     number: int
     fraction: float
@@ -84,20 +84,21 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 ToChild = Jobs | Extended
 FromChild = Answers | Extend | Progress
 
-# Made before there are threads: msgspec crashes when two make the first of a type at once.
+# Created before there are threads: msgspec crashes when two threads create the first decoder of a
+# type at once.
 read_by_child = msgspec.msgpack.Decoder(ToChild).decode
 read_from_child = msgspec.msgpack.Decoder(FromChild).decode
 read_last_words = msgspec.msgpack.Decoder(Answers).decode
 
 
 def pack(message: object) -> bytes:
-    """Return a message as it is sent."""
+    """Encode a message."""
     packed = msgspec.msgpack.encode(message)
     return _HEAD.pack(_START, len(packed)) + packed
 
 
 class Garbled(Exception):
-    """Somebody else wrote into the line."""
+    """Other code wrote into the connection."""
 
 
 class Line:
@@ -113,23 +114,23 @@ class Line:
         self._lock = threading.Lock()
 
     def send(self, message: object) -> None:
-        """Send a message, and wait until it is sent. Threads may, one after the other."""
+        """Send a message, and wait until it is sent. Thread-safe."""
         with self._lock:
             self._connection.sendall(pack(message))
 
     def post(self, packed: bytes) -> None:
-        """Send as much of these packed messages as fits now, and the rest with `flush`."""
+        """Send encoded messages without waiting. `flush` sends the part that does not fit."""
         with self._lock:
             self._unsent.append(memoryview(packed))
             self._flush()
 
     def flush(self) -> None:
-        """Send what was posted and did not fit, as much as fits now."""
+        """Send more of what `post` could not, without waiting."""
         with self._lock:
             self._flush()
 
     def has_unsent(self) -> bool:
-        """Tell whether something is left for `flush`."""
+        """Return whether something is left for `flush`."""
         return bool(self._unsent)
 
     def _flush(self) -> None:
@@ -141,19 +142,19 @@ class Line:
                     self._unsent.popleft()
 
     def read(self) -> object:
-        """Wait for the next message; EOFError when the other side is gone."""
+        """Wait for the next message; raise EOFError when the other side is gone."""
         while (message := self._next()) is None:
             self._receive()
         return message
 
     def ready(self) -> Iterator[object]:
-        """Return the messages that are there, once there is something to read."""
+        """Yield the messages that have arrived, once the connection is readable."""
         self._receive()
         while (message := self._next()) is not None:
             yield message
 
     def drop_unread(self) -> None:
-        """Drop what was said and nobody waits for; EOFError when the other side is gone."""
+        """Drop messages that are no longer wanted; raise EOFError when the other side is gone."""
         with suppress(BlockingIOError):
             while True:
                 self._receive(socket.MSG_DONTWAIT)
@@ -163,7 +164,7 @@ class Line:
     def _receive(self, flags: int = 0) -> None:
         try:
             received = self._connection.recv(_CHUNK, flags)
-        except ConnectionResetError:  # It is gone, and had not read all.
+        except ConnectionResetError:  # The other side is gone without having read all.
             raise EOFError from None
         if not received:
             raise EOFError
@@ -188,9 +189,9 @@ class Line:
             raise Garbled from None
 
     def fileno(self) -> int:
-        """Return what to wait for before `ready`."""
+        """Return the descriptor to wait for before `ready`."""
         return self._connection.fileno()
 
     def close(self) -> None:
-        """Let the other side see the end."""
+        """Close the connection."""
         self._connection.close()

@@ -1,9 +1,8 @@
-"""A process that outlives its worker by a moment, and ends what the worker's jobs left running.
+"""The guard: a process that briefly outlives its worker, to end processes that jobs left behind.
 
-The fork server does the same when its worker dies. But a job may have stopped or killed the fork
-server, and then nobody would be left. The guard is another process with nothing to do until then:
-it watches the worker, and when that is gone it ends every process that has the mark of the jobs.
-Linux only: elsewhere there is no mark (`trees.py`).
+The fork server does the same when its worker dies, but a job may have stopped or killed the fork
+server. The guard only watches the worker. When the worker is gone, the guard ends every process
+with the mark of its jobs. Linux only: elsewhere there is no mark (`trees.py`).
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import Final, NoReturn
 from holdfast.worker.executors.processes import trees
 
 LOOK_SECONDS: Final = 1.0
-"""How often it looks whether the worker is there."""
+"""How often it checks for the worker."""
 END_SECONDS: Final = 10.0
-"""How long the end of a process is waited for that the kernel does not let go."""
+"""How long to wait for the end of a killed process."""
 
 
 class Guard:
-    """The worker's side."""
+    """The worker's side of the guard."""
 
     def __init__(self, mark: trees.Mark) -> None:
         self._link, link = socket.socketpair()
@@ -38,7 +37,7 @@ class Guard:
         link.close()
 
     def close(self) -> None:
-        """Dismiss it. It looks once more whether something is left."""
+        """Make the guard end remaining processes and exit."""
         with suppress(OSError):
             self._link.send(b".")
         self._link.close()
@@ -46,22 +45,22 @@ class Guard:
 
 
 def fork() -> int:
-    """Fork, also where this process has threads: they are not in the new one."""
+    """Fork, even if this process has threads: the new process does not have them."""
     with warnings.catch_warnings():
-        # Other threads than ours may be there: whoever has some knows what they hold.
+        # The program may have threads; it is responsible for the locks that they hold.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
 def reap(pid: int, seconds: float) -> None:
-    """Wait until a child of ours has ended, and end it when that takes longer."""
+    """Wait until a child process has ended. Kill it after `seconds`."""
     deadline = time.monotonic() + seconds
     killed = False
-    with suppress(ChildProcessError):  # Somebody else, or nobody, waits for children here.
+    with suppress(ChildProcessError):  # Reaped elsewhere: SIGCHLD is ignored, say.
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if time.monotonic() >= deadline:
                 if killed:
-                    return  # The kernel does not let it go.
+                    return  # The kernel does not end it.
                 os.kill(pid, signal.SIGKILL)
                 deadline, killed = time.monotonic() + seconds, True
             elif trees.is_stopped(pid):
@@ -70,15 +69,15 @@ def reap(pid: int, seconds: float) -> None:
 
 
 def readable(link: socket.socket, seconds: float) -> bool:
-    """Wait until there is something to read; not with select, which knows 1024 descriptors."""
+    """Wait until a socket is readable. Not with select, which is limited to 1024 descriptors."""
     poll = select.poll()
     poll.register(link, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
 
 
 def forget_signals() -> None:
-    """Let signals that this process gets be heard by nobody else, and be told of its children."""
-    signal.set_wakeup_fd(-1)  # That of an event loop is in the worker.
+    """Detach from the worker's signal handling, and get SIGCHLD for own children again."""
+    signal.set_wakeup_fd(-1)  # An event loop of the worker may have set one.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
@@ -97,7 +96,7 @@ def _be_guard(link: socket.socket, worker: int, mark: trees.Mark) -> NoReturn:
 
 
 def _close_all_but(kept: int) -> None:
-    """Close what was inherited: connections of the worker, and what others read its output from."""
+    """Close inherited descriptors: the worker's connections, and pipes for its output."""
     for path in list(Path("/proc/self/fd").iterdir()):
         if int(path.name) != kept:
             with suppress(OSError):

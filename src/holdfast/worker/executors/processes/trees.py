@@ -1,12 +1,12 @@
-"""Ends a process with everything that it started, however it tried to hide.
+"""Ends a process with all its descendants, even if they tried to detach.
 
-On Linux a process can be made the one to whom orphans below it are given, so a daemon that was
-forked twice is still found under it. When that process is killed, its orphans go to somebody else.
-So all of them have a mark too: a resource limit with an odd number. Every process inherits it, over
-fork, exec and setsid and with an empty environment, and can be asked for it. The limit is that of
-file locks, which no Linux since 2.4 enforces.
+On Linux a process can be made a subreaper: orphans below it are reparented to it, so a daemon that
+was forked twice is still found under it. When the subreaper is killed, its orphans are reparented
+elsewhere. So all descendants also have a mark: an unusual value of a resource limit. Processes
+inherit it over fork, exec and setsid, even with an empty environment, and it can be read from
+outside. The limit is that of file locks, which Linux has not enforced since 2.4.
 
-Elsewhere what is left in the process group is ended.
+On other systems only the process group is killed.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _RLIMIT_LOCKS: Final = 10
 LOOKS: Final = 5
-"""So often nothing may be found before nothing is left: a process may fork and exit meanwhile."""
+"""How many searches in a row must find nothing: a process may fork and exit during one."""
 STOP_SECONDS: Final = 5.0
-"""A tree that grows faster than it can be stopped is ended in this time."""
+"""How long to try to stop a growing tree before it is killed as it is."""
 
 
 Mark = NewType("Mark", int)
-"""What all processes have that descend from one fork server of a worker."""
+"""The resource limit of all descendants of a worker's fork servers."""
 
 
 def new_mark() -> Mark:
-    """Return a mark that no other worker has."""
+    """Return a mark that no other worker uses."""
     return Mark(random.SystemRandom().randrange(2**61, 2**62))
 
 
 def lead_tree() -> None:
-    """Make this process the leader of a session, and the one to whom orphans below it are given."""
+    """Make this process a session leader and a subreaper."""
     os.setsid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent: int) -> None:
-    """Let this process be killed when its parent dies, whatever that dies of.
+    """Have the kernel kill this process when its parent dies, for whatever reason.
 
-    To be called in the child of a process without threads: what counts as the parent's death is
-    that of the thread that forked.
+    Call it in the child of a process without threads: the kernel counts the end of the thread that
+    forked as the parent's death.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It died before.
+    if os.getppid() != parent:  # The parent has died already.
         os._exit(1)
 
 
@@ -66,23 +66,23 @@ def _prctl(option: int, value: int) -> None:
 
 
 def wear(mark: Mark) -> None:
-    """Have this process, and all that it starts from now on, found by `marked`."""
+    """Set the mark on this process and its future descendants."""
     if sys.platform == "linux":
-        with suppress(OSError, ValueError):  # A lower limit is set here already.
+        with suppress(OSError, ValueError):  # A lower hard limit is set already.
             _, most = resource.getrlimit(_RLIMIT_LOCKS)
             resource.setrlimit(_RLIMIT_LOCKS, (mark, most))
 
 
 def marked(mark: Mark) -> set[int]:
-    """Find the living processes that have this mark."""
+    """Return the living processes with this mark."""
     return {one.pid for one in _marked(mark) if one.lives}
 
 
 def _marked(mark: Mark) -> list[_Process]:
-    """Find all with this mark, with as little as possible for each: some are there for a moment."""
+    """Find all processes with this mark. Fast for each process, since some live only briefly."""
     found = []
     for pid in psutil.pids():
-        with suppress(OSError):  # It has ended, or is another user's.
+        with suppress(OSError):  # It has ended, or belongs to another user.
             if resource.prlimit(pid, _RLIMIT_LOCKS)[0] == mark:
                 found.append((pid, os.getpgid(pid)))
     return [_Process(pid, 0, group, lives=_lives(pid)) for pid, group in found]
@@ -95,7 +95,7 @@ def _lives(pid: int) -> bool:
 
 
 def end_marked(mark: Mark, seconds: float, *, spared: int = 0) -> None:
-    """Kill all processes with this mark; wait for their end, but not for longer than this."""
+    """Kill all processes with this mark, and wait up to `seconds` for their end."""
     if sys.platform == "linux":
         deadline = time.monotonic() + seconds
         left = LOOKS
@@ -107,7 +107,7 @@ def end_marked(mark: Mark, seconds: float, *, spared: int = 0) -> None:
 
 
 def end_tree(leader: int) -> None:
-    """Kill a process that leads a tree, and all that it started."""
+    """Kill the leader of a tree and all its descendants."""
     found: dict[int, _Process] = {}
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline:
@@ -115,18 +115,18 @@ def end_tree(leader: int) -> None:
         found |= {one.pid: one for one in new}
         if not any(one.lives for one in new):
             break
-        _signal(new, signal.SIGSTOP)  # What is stopped starts nothing more.
+        _signal(new, signal.SIGSTOP)  # A stopped process cannot fork.
     end_group(leader)
     _signal(found.values(), signal.SIGKILL)
 
 
 def _signal(processes: Iterable[_Process], number: signal.Signals) -> None:
-    """Signal processes of jobs, and their groups, also those of the dead.
+    """Signal processes of jobs and their process groups, including the groups of dead processes.
 
-    A process that forks and exits again and again is gone before it is found, but no fork slips
-    through a signal to its group. A group is part of one session, and each job has its own.
+    A process that forks and exits again and again is gone before it is found, but a signal to its
+    group reaches every fork. A group belongs to one session, and each job has its own session.
     """
-    ours = os.getpgrp()  # Who was just born is in that of its parent.
+    ours = os.getpgrp()  # A process just forked is in its parent's group.
     groups = set()
     for one in processes:
         groups.add(one.group)
@@ -139,13 +139,13 @@ def _signal(processes: Iterable[_Process], number: signal.Signals) -> None:
 
 
 def end_group(leader: int) -> None:
-    """Kill what is left of a process and of those that it started, and that did not hide."""
+    """Kill the process group of a leader."""
     with suppress(OSError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def is_stopped(pid: int) -> bool:
-    """Tell whether a process is stopped, by SIGSTOP or a debugger."""
+    """Return whether a process is stopped, by SIGSTOP or a debugger."""
     try:
         status = psutil.Process(pid).status()
     except psutil.Error:
@@ -154,7 +154,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def below(leader: int, *, only_children: bool = False) -> list[int]:
-    """Find the living processes that descend from one."""
+    """Return the living descendants of a process."""
     tree = _tree(leader)
     return [
         one.pid
@@ -167,12 +167,12 @@ class _Process(NamedTuple):
     pid: int
     parent: int
     group: int
-    """0 where it is not known."""
+    """0 if unknown."""
     lives: bool
 
 
 def _tree(leader: int) -> list[_Process]:
-    """Find a process and those that descend from it, also the dead that nobody waited for."""
+    """Find a process and its descendants, including zombies."""
     if sys.platform != "linux":
         return _tree_by_psutil(leader)
     children: dict[int, list[_Process]] = {}
@@ -187,7 +187,7 @@ def _tree(leader: int) -> list[_Process]:
 
 
 def _all_processes() -> Iterator[_Process]:
-    """Read what the kernel says: for thousands of processes psutil would take seconds."""
+    """Read /proc directly: with thousands of processes psutil would take seconds."""
     for pid in psutil.pids():
         with suppress(OSError, ValueError):  # It has ended meanwhile.
             state, parent, group = _stat(pid)
@@ -195,7 +195,7 @@ def _all_processes() -> Iterator[_Process]:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return state, parent and group. The name comes before, and may have any characters."""
+    """Return state, parent and group. They follow the name, which may contain any characters."""
     with Path(f"/proc/{pid}/stat").open("rb") as file:
         return file.read().rpartition(b")")[2].split(None, 3)[:3]
 
@@ -212,9 +212,9 @@ def _tree_by_psutil(leader: int) -> list[_Process]:
 
 
 def has_more_than(leader: int, megabytes: float) -> bool:
-    """Tell whether a process and all that it started have more memory, not counting what is shared.
+    """Return whether a process and its descendants use more memory, not counting shared memory.
 
-    What is shared takes long to tell apart, so that is looked at only where it could matter.
+    Measuring shared memory is slow, so that is done only if the total exceeds the limit.
     """
     pids = [leader, *below(leader)]
     for size in (_with_shared, _own):
@@ -236,7 +236,7 @@ def _own(process: psutil.Process) -> int:
 
 
 class Death:
-    """Becomes readable when a process has ended; ProcessLookupError where that cannot be told."""
+    """Becomes readable when a process has ended. Raises ProcessLookupError where unsupported."""
 
     listening = True
 
@@ -246,9 +246,9 @@ class Death:
         self._descriptor = os.pidfd_open(pid)
 
     def fileno(self) -> int:
-        """Return what to wait for."""
+        """Return the descriptor to wait for."""
         return self._descriptor
 
     def close(self) -> None:
-        """Watch no more."""
+        """Close the descriptor."""
         os.close(self._descriptor)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.worker import slots as places_module
-from holdfast.worker.slots import Places, Share
+from holdfast.worker.slots import Share, Slots
 from worker.support import NEVER
 
 
@@ -29,31 +29,31 @@ class Roused:
     def __init__(self) -> None:
         self.times: Counter[str] = Counter()
 
-    def join(self, places: Places, name: str, weight: int = 1) -> Share:
-        share = places.join(weight, lambda: self.times.update([name]))
-        share.has_spoken = True
+    def join(self, slots: Slots, name: str, weight: int = 1) -> Share:
+        share = slots.join(weight, lambda: self.times.update([name]))
+        share.has_answered = True
         return share
 
 
-def shares(places: Places, *weights: int) -> list[Share]:
+def shares(slots: Slots, *weights: int) -> list[Share]:
     """Let some join, whose servers have answered."""
-    joined = [places.join(weight, lambda: None) for weight in weights]
+    joined = [slots.join(weight, lambda: None) for weight in weights]
     for share in joined:
-        share.has_spoken = True
+        share.has_answered = True
     return joined
 
 
 def test_the_only_one_who_is_hungry_gets_all() -> None:
-    places = Places(10, strict=False)
-    first, second = shares(places, 1, 5)
-    first.hunger()
-    assert (first.take(), second.take(), places.free) == (10, 0, 0)
+    slots = Slots(10, strict=False)
+    first, second = shares(slots, 1, 5)
+    first.want_more()
+    assert (first.take(), second.take(), slots.free) == (10, 0, 0)
 
 
 def test_what_is_given_is_taken_once() -> None:
-    places = Places(3, strict=False)
-    [share] = shares(places, 1)
-    share.hunger()
+    slots = Slots(3, strict=False)
+    [share] = shares(slots, 1)
+    share.want_more()
     assert share.take() == 3
     assert share.take() == 0
     share.free(2)
@@ -61,37 +61,37 @@ def test_what_is_given_is_taken_once() -> None:
 
 
 def test_what_is_not_taken_stays_given() -> None:
-    places = Places(5, strict=False)
-    [share] = shares(places, 1)
-    share.hunger()
+    slots = Slots(5, strict=False)
+    [share] = shares(slots, 1)
+    share.want_more()
     assert (share.take(3), share.given) == (3, 2)
     assert (share.take(3), share.given) == (2, 0)
 
 
 def test_nobody_gets_anything_while_nobody_is_hungry() -> None:
-    places = Places(3, strict=False)
-    one, other = shares(places, 1, 1)
-    places.add(2)
-    assert (one.take(), other.take(), places.free) == (0, 0, 5)
+    slots = Slots(3, strict=False)
+    one, other = shares(slots, 1, 1)
+    slots.add(2)
+    assert (one.take(), other.take(), slots.free) == (0, 0, 5)
 
 
 def test_those_who_are_hungry_share_by_their_weights() -> None:
-    places = Places(0, strict=False)
-    three = shares(places, 1, 2, 7)
+    slots = Slots(0, strict=False)
+    three = shares(slots, 1, 2, 7)
     for share in three:
-        share.hunger()
-    places.add(100)
+        share.want_more()
+    slots.add(100)
     assert [share.take() for share in three] == [10, 20, 70]
 
 
 def test_turns_are_spread_evenly_also_one_by_one() -> None:
-    places = Places(0, strict=False)
-    a, b = shares(places, 3, 1)
-    a.hunger()
-    b.hunger()
+    slots = Slots(0, strict=False)
+    a, b = shares(slots, 3, 1)
+    a.want_more()
+    b.want_more()
     order = ""
     for _ in range(12):
-        places.add(1)
+        slots.add(1)
         order += "a" * a.take() + "b" * b.take()
     assert sorted(order) == sorted("a" * 9 + "b" * 3)
     assert "bb" not in order
@@ -99,137 +99,137 @@ def test_turns_are_spread_evenly_also_one_by_one() -> None:
 
 
 def test_who_had_enough_leaves_the_rest_to_others() -> None:
-    places = Places(8, strict=False)
-    a, b = shares(places, 1, 1)
-    a.hunger()
+    slots = Slots(8, strict=False)
+    a, b = shares(slots, 1, 1)
+    a.want_more()
     assert a.take() == 8
-    b.hunger()
-    a.had_enough()
+    b.want_more()
+    a.want_no_more()
     a.free(5)
     assert (a.take(), b.take()) == (0, 5)
 
 
 def test_in_strict_order_the_first_who_is_hungry_gets_all() -> None:
-    places = Places(0, strict=True)
-    a, b, c = shares(places, 1, 100, 1)
-    b.hunger()
-    c.hunger()
-    places.add(4)
+    slots = Slots(0, strict=True)
+    a, b, c = shares(slots, 1, 100, 1)
+    b.want_more()
+    c.want_more()
+    slots.add(4)
     assert (a.take(), b.take(), c.take()) == (0, 4, 0)
-    a.hunger()
-    places.add(2)
+    a.want_more()
+    slots.add(2)
     assert (a.take(), b.take(), c.take()) == (2, 0, 0)
-    a.had_enough()
-    b.had_enough()
-    places.add(3)
+    a.want_no_more()
+    b.want_no_more()
+    slots.add(3)
     assert (a.take(), b.take(), c.take()) == (0, 0, 3)
 
 
 def test_more_places_are_given_out_and_fewer_vanish_as_they_become_free() -> None:
-    places = Places(4, strict=False)
-    [share] = shares(places, 1)
-    share.hunger()
+    slots = Slots(4, strict=False)
+    [share] = shares(slots, 1)
+    share.want_more()
     assert share.take() == 4
-    places.resize(6)
+    slots.resize(6)
     assert share.take() == 2
-    places.resize(3)
+    slots.resize(3)
     share.free(3)
     assert share.take() == 0
     share.free(2)
     assert share.take() == 2
-    places.resize(3)
+    slots.resize(3)
     assert share.take() == 0
 
 
 def test_who_leaves_gives_back_what_was_not_taken() -> None:
-    places = Places(0, strict=False)
-    a, b = shares(places, 1, 1)
-    a.hunger()
-    b.hunger()
-    places.add(6)
+    slots = Slots(0, strict=False)
+    a, b = shares(slots, 1, 1)
+    a.want_more()
+    b.want_more()
+    slots.add(6)
     a.leave()
     assert b.take() == 6
-    places.add(2)
+    slots.add(2)
     assert (a.take(), b.take()) == (0, 2)
     a.leave()
-    a.hunger()
-    places.add(2)
+    a.want_more()
+    slots.add(2)
     assert (a.take(), b.take()) == (0, 2)
 
 
 def test_who_comes_later_has_a_share_too() -> None:
-    places = Places(4, strict=False)
-    [a] = shares(places, 1)
-    a.hunger()
+    slots = Slots(4, strict=False)
+    [a] = shares(slots, 1)
+    a.want_more()
     assert a.take() == 4
-    b = places.join(1, lambda: None)
-    b.hunger()
+    b = slots.join(1, lambda: None)
+    b.want_more()
     a.free(4)
     assert (a.take(), b.take()) == (2, 2)
 
 
 def test_who_rests_gives_back_what_was_not_taken() -> None:
-    places = Places(0, strict=False)
-    a, b = shares(places, 1, 1)
-    a.hunger()
-    b.hunger()
-    places.add(6)
+    slots = Slots(0, strict=False)
+    a, b = shares(slots, 1, 1)
+    a.want_more()
+    b.want_more()
+    slots.add(6)
     a.rest()
     assert (a.take(), b.take()) == (0, 6)
-    places.add(1)
+    slots.add(1)
     assert (a.take(), b.take()) == (0, 1)
-    a.hunger()
-    places.add(2)
+    a.want_more()
+    slots.add(2)
     assert (a.take(), b.take()) == (1, 1)
 
 
 def test_the_places_of_one_who_is_not_answered_are_lent_to_others() -> None:
-    places = Places(4, strict=False)
-    a, b = shares(places, 1, 1)
-    a.hunger()
+    slots = Slots(4, strict=False)
+    a, b = shares(slots, 1, 1)
+    a.want_more()
     first, second = a.ask(a.take(3)), a.ask(a.take())
-    b.hunger()
-    places.lend()
+    b.want_more()
+    slots.lend()
     assert b.take() == 0
     first.since -= NEVER
-    places.lend()
+    slots.lend()
     assert b.take() == 3
     second.since -= NEVER
-    places.lend()
+    slots.lend()
     assert b.take() == 1
-    places.lend()
+    slots.lend()
     assert (a.take(), b.take()) == (0, 0)
     a.answered(first)
     a.answered(second)
     a.free(3)
-    assert (a.take(), b.take(), places.free) == (0, 0, 0)
+    assert (a.take(), b.take(), slots.free) == (0, 0, 0)
     b.free(4)
     a.free(1)
-    assert (a.take(), b.take(), places.free) == (0, 4, 0)
+    assert (a.take(), b.take(), slots.free) == (0, 4, 0)
 
 
 def test_the_places_of_one_who_was_answered_are_not_lent() -> None:
-    places = Places(4, strict=False)
-    a, b = shares(places, 1, 1)
-    a.hunger()
+    slots = Slots(4, strict=False)
+    a, b = shares(slots, 1, 1)
+    a.want_more()
     asking = a.ask(a.take())
     asking.since -= NEVER
     a.answered(asking)
-    b.hunger()
-    places.lend()
+    b.want_more()
+    slots.lend()
     assert b.take() == 0
 
 
 def test_those_who_got_something_are_roused_and_nobody_else() -> None:
-    places, roused = Places(2, strict=False), Roused()
-    a, b = roused.join(places, "a"), roused.join(places, "b")
+    slots, roused = Slots(2, strict=False), Roused()
+    a, b = roused.join(slots, "a"), roused.join(slots, "b")
     assert roused.times == {}
-    a.hunger()
+    a.want_more()
     assert roused.times == {"a": 1}
-    b.hunger()
+    b.want_more()
     assert roused.times == {"a": 1}
     a.take()
-    a.had_enough()
+    a.want_no_more()
     a.free(2)
     assert roused.times == {"a": 1, "b": 1}
     assert b.take() == 2
@@ -240,69 +240,69 @@ def test_those_who_got_something_are_roused_and_nobody_else() -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_nothing_is_given_before_all_have_said_whether_they_have_work(strict: bool) -> None:
-    places = Places(12, strict=strict)
-    a, b, c = (places.join(weight, lambda: None) for weight in (3, 2, 1))
-    c.hunger()
+    slots = Slots(12, strict=strict)
+    a, b, c = (slots.join(weight, lambda: None) for weight in (3, 2, 1))
+    c.want_more()
     assert c.given == 0
-    b.hunger()
+    b.want_more()
     assert (b.given, c.given) == (0, 0)
-    a.hunger()
+    a.want_more()
     assert [share.take() for share in (a, b, c)] == ([12, 0, 0] if strict else [6, 4, 2])
 
 
 def test_who_does_not_answer_is_not_waited_for_long() -> None:
-    places = Places(4, strict=True)
-    _lost, b = (places.join(1, lambda: None) for _ in range(2))
-    b.hunger()
-    places.lend()
+    slots = Slots(4, strict=True)
+    _lost, b = (slots.join(1, lambda: None) for _ in range(2))
+    b.want_more()
+    slots.lend()
     assert b.given == 0
     b.waits_until -= NEVER
-    places.lend()
+    slots.lend()
     assert b.take() == 4
 
 
 def test_who_leaves_is_not_waited_for() -> None:
-    places = Places(4, strict=True)
-    a, b = (places.join(1, lambda: None) for _ in range(2))
-    b.hunger()
+    slots = Slots(4, strict=True)
+    a, b = (slots.join(1, lambda: None) for _ in range(2))
+    b.want_more()
     a.leave()
     assert b.take() == 4
 
 
 def test_who_comes_back_waits_for_others_that_were_lost_too() -> None:
     """Those that were never lost go on meanwhile."""
-    places = Places(0, strict=True)
-    a, b, c = shares(places, 1, 1, 1)
+    slots = Slots(0, strict=True)
+    a, b, c = shares(slots, 1, 1, 1)
     for share in (a, b):
         share.rest()
-    b.hunger()
-    c.hunger()
-    places.add(2)
+    b.want_more()
+    c.want_more()
+    slots.add(2)
     assert (b.take(), c.take()) == (0, 2)
-    a.hunger()
-    places.add(2)
+    a.want_more()
+    slots.add(2)
     assert (a.take(), b.take(), c.take()) == (2, 0, 0)
 
 
 def test_who_comes_back_makes_others_that_were_lost_try_again() -> None:
-    places, roused = Places(2, strict=False), Roused()
-    a, b = roused.join(places, "a"), roused.join(places, "b")
+    slots, roused = Slots(2, strict=False), Roused()
+    a, b = roused.join(slots, "a"), roused.join(slots, "b")
     a.rest()
     b.rest()
-    b.hunger()
+    b.want_more()
     assert roused.times == {"a": 1}
-    a.hunger()
+    a.want_more()
     assert roused.times == {"a": 2, "b": 1}
 
 
 def test_who_joins_waits_for_nobody_that_has_spoken() -> None:
-    places = Places(2, strict=False)
-    [a] = shares(places, 1)
-    b = places.join(1, lambda: None)
-    a.hunger()
+    slots = Slots(2, strict=False)
+    [a] = shares(slots, 1)
+    b = slots.join(1, lambda: None)
+    a.want_more()
     assert a.given == 2
-    b.hunger()
-    places.add(2)
+    b.want_more()
+    slots.add(2)
     assert b.given == 1
 
 
@@ -316,16 +316,16 @@ def test_there_are_never_more_places_taken_than_there_are(
     strict: bool, weights: list[int], steps: list[tuple[str, int, int]]
 ) -> None:
     total = most = 10
-    places = Places(total, strict=strict)
-    joined = [places.join(weight, lambda: None) for weight in weights]
+    slots = Slots(total, strict=strict)
+    joined = [slots.join(weight, lambda: None) for weight in weights]
     taken = [0] * len(joined)
     for step, who, number in steps:
         at = who % len(joined)
         match step:
             case "h":
-                joined[at].hunger()
+                joined[at].want_more()
             case "e":
-                joined[at].had_enough()
+                joined[at].want_no_more()
             case "t":
                 taken[at] += joined[at].take()
             case "f":
@@ -334,10 +334,10 @@ def test_there_are_never_more_places_taken_than_there_are(
                 joined[at].free(freed)
             case "r":
                 total = number
-                places.resize(total)
+                slots.resize(total)
                 most = max(total, sum(taken) + sum(share.given for share in joined))
             case "l":
                 joined[at].leave()
         given_out = sum(taken) + sum(share.given for share in joined)
-        assert given_out + places.free == total
+        assert given_out + slots.free == total
         assert given_out <= most

@@ -1,4 +1,4 @@
-"""Calls for jobs that are under way: sent, and read when their answers are wanted."""
+"""Lease calls: sent first, their answers read later, so that work goes on in between."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ if TYPE_CHECKING:
     from holdfast.connection.server import Sent
     from holdfast.engine.calls import Granted
     from holdfast.worker.job import RunningJob
-    from holdfast.worker.leases import Held
+    from holdfast.worker.leases import HeldJobs
     from holdfast.worker.shared import Shared
     from holdfast.worker.slots import Asking, Share
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
-    """A lease call from when it was sent until its answer is read."""
+class LeaseCall:
+    """A lease call that was sent and whose answer has not been read."""
 
     sent: Sent[Granted]
     asking: Asking
-    """The places that it asks for work for."""
+    """The slots that it asks to fill."""
     most: int
-    """How many jobs it may bring."""
+    """The most jobs that it may return."""
     completed: Sequence[RunningJob]
-    """What it tells the server to be done."""
+    """The jobs that it completes."""
     asked_at: float
     asked_after: int
-    """How many runs of this worker were over by then."""
+    """How many runs of this worker were over when it was sent."""
 
 
-class Flights:
-    """Sends calls for jobs of one queue, and reads their answers.
+class LeaseCalls:
+    """Sends lease calls for one queue and reads their answers.
 
-    Whatever becomes of a call, the places that it asked for are its control loop's again, and what
-    it should have told is told again.
+    When a call fails, its slots are freed, and the jobs that it should have completed are sent
+    again.
     """
 
-    def __init__(self, queue: Queue, share: Share, held: Held, shared: Shared) -> None:
+    def __init__(self, queue: Queue, share: Share, held: HeldJobs, shared: Shared) -> None:
         self._queue = queue
         self._share = share
         self._held = held
         self._shared = shared
 
-    def send(self, count: int, completed: Sequence[RunningJob], *, failed: bool = False) -> Flight:
-        """Ask for jobs for so many places, and complete what is done."""
+    def send(
+        self, count: int, completed: Sequence[RunningJob], *, failed: bool = False
+    ) -> LeaseCall:
+        """Ask for up to `count` jobs, and complete these in the same call."""
         most = min(count, MAX_JOBS)
         call = calls.lease(
             self._queue.server.session.next_token(),
@@ -65,28 +67,28 @@ class Flights:
         asked_at, asked_after = time.monotonic(), self._shared.runs
         asking = self._share.ask(count)
         try:
-            with self._held.telling(completed):
+            with self._held.settling(completed):
                 sent = queue.server.send(queue._packer, call, queue._now())
         except BaseException:
             self._free(asking)
             raise
-        return Flight(sent, asking, most, completed, asked_at, asked_after)
+        return LeaseCall(sent, asking, most, completed, asked_at, asked_after)
 
-    def read(self, flight: Flight) -> Granted:
-        """Return the answer, with a place for each job that it brought."""
+    def read(self, pending: LeaseCall) -> Granted:
+        """Return the answer. Its jobs keep the slots of the call."""
         try:
-            granted = flight.sent.result()
+            granted = pending.sent.result()
         except BaseException:
-            self._held.tell_again(flight.completed)
-            self._free(flight.asking)
+            self._held.mark_unsent(pending.completed)
+            self._free(pending.asking)
             raise
-        self._share.answered(flight.asking)
+        self._share.answered(pending.asking)
         return granted
 
-    def forget(self, flight: Flight) -> None:
-        """Do without the answer."""
-        flight.sent.forget()
-        self._free(flight.asking)
+    def forget(self, pending: LeaseCall) -> None:
+        """Ignore the answer, and free the slots."""
+        pending.sent.forget()
+        self._free(pending.asking)
 
     def _free(self, asking: Asking) -> None:
         self._share.answered(asking)

@@ -1,4 +1,4 @@
-"""What was said about jobs, read: leases, ids, what to do about an id that is taken. No I/O."""
+"""Checks arguments about jobs: leases, ids, payloads, `on_conflict`. No I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Done: TypeAlias = Lease | tuple[Lease, Any]
 
 
 def adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Receipt]]]:
-    """Return the call that adds jobs, and does this about an id that is taken."""
+    """Return the function that makes the call to add jobs, for this `on_conflict`."""
     if how := arguments.update_words(on_conflict):
         return lambda entries: calls.update(entries, how)
     if on_conflict not in ("ignore", "raise"):
@@ -35,14 +35,14 @@ def adding(on_conflict: OnConflict) -> Callable[[Sequence[Entry]], Call[list[Rec
 
 
 def lease_of(lease: object) -> Lease:
-    """Refuse what is no lease."""
+    """Check that an argument is a lease."""
     if not isinstance(lease, Lease):
         raise InvalidArgument(f"a Lease is needed here, not {type(lease).__name__}")
     return lease
 
 
 def id_of(job: Lease | Receipt | str) -> str:
-    """Return the id of a job that is named, was added, or is leased."""
+    """Return the id of a job, given its id, receipt or lease."""
     if isinstance(job, Lease | Receipt):
         return job.id
     utf8_name("id", job)
@@ -50,7 +50,7 @@ def id_of(job: Lease | Receipt | str) -> str:
 
 
 def json_payload(data: object, json: object) -> Json:
-    """Return what was given as json=; exactly one of the two is to be there."""
+    """Return the argument json= as a payload. Exactly one of data and json must be given."""
     if json is UNSET:
         raise InvalidArgument("give the payload: data, or json= for any value as JSON")
     if data is not UNSET:
@@ -59,7 +59,7 @@ def json_payload(data: object, json: object) -> Json:
 
 
 def settles_of_done(done: Iterable[Done]) -> list[Settle]:
-    """Return leases, or pairs of lease and result, as settles."""
+    """Convert leases, or pairs of lease and result, to settles."""
     settles: list[Settle] = []
     for item in arguments.several("leases", done):
         if isinstance(item, tuple) and len(item) == 2:
@@ -71,26 +71,26 @@ def settles_of_done(done: Iterable[Done]) -> list[Settle]:
 
 
 def not_found(id: str) -> JobNotFound:
-    """Return the error for an id that no job has."""
+    """Return the error for an unknown id."""
     return JobNotFound(
-        f"{id}: no job has this id. One that ended is remembered only where it says result_for "
+        f"{id}: no job has this id. A job that ended is remembered only if it has result_for "
         "or remember_for"
     )
 
 
 def only(call: Call[list[T]]) -> Call[T]:
-    """Return the answer to a call about one job."""
+    """Return the only answer of a call about one job."""
     return call.then(itemgetter(0))
 
 
 def or_lost(lease: Lease, call: Call[list[T]]) -> Call[T]:
-    """Raise where the many-form of a call would answer False."""
+    """Return the only answer of a call about one lease; raise LeaseLost if it is False."""
 
     def read_one(answers: list[T]) -> T:
         answer = answers[0]
         if not answer:
             raise LeaseLost(
-                f"{lease.id}: the lease is over, the job was taken back or has ended. "
+                f"{lease.id}: the lease is over: the job was taken back or has ended. "
                 "Drop this run: it does not count any more"
             )
         return answer
