@@ -447,7 +447,7 @@ def test_what_is_of_one_shard_says_that_it_is_to_be_named(queue: ShardedQueue) -
         lambda: queue.reader("r"),
         lambda: queue.last_batch("w"),
     ):
-        with pytest.raises(InvalidArgument, match=r"in one shard: name it, as queue\.shards\[0\]"):
+        with pytest.raises(InvalidArgument, match=r"use queue\.shards\[0\]"):
             ask()
 
 

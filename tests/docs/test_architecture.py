@@ -18,7 +18,7 @@ from holdfast import Queue, Worker
 
 PAGE = DOCS / "architecture.md"
 HOME = Path(holdfast.__file__).parent
-OCCASIONAL = {"escaping.py", "failures.py", "connection/topology.py"}
+OCCASIONAL = {"connection/address.py", "connection/topology.py", "escaping.py", "failures.py"}
 """What runs if a machine is so slow that something is logged, or asked again."""
 
 

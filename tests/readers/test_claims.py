@@ -93,7 +93,7 @@ def test_claims_have_numbers_one_after_the_other(queue: Queue, reader: Reader) -
         assert reader.claim(n, 2).jobs == 2
     with pytest.raises(WrongState, match="the next claim is another"):
         reader.claim(4, 2)
-    with pytest.raises(WrongState, match="no claim 3 yet"):
+    with pytest.raises(WrongState, match="claim 3 does not exist yet"):
         reader.look(3)
     with pytest.raises(WrongState):
         reader.read(3, 0)
@@ -439,7 +439,7 @@ def test_a_reader_that_is_not_open_says_so(queue: Queue) -> None:
     ):  # fmt: skip
         with pytest.raises(InvalidArgument, match="open this reader first"):
             ask()
-    with pytest.raises(WrongState, match="no claim 0 yet"):
+    with pytest.raises(WrongState, match="claim 0 does not exist yet"):
         reader.look(0)
 
 

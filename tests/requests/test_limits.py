@@ -310,5 +310,5 @@ def test_a_request_that_has_ended_says_that_it_cannot_be_changed(queue: Queue) -
         request.set_limit(None)
     with pytest.raises(WrongState, match="has ended: its priority cannot be changed any more"):
         request.set_priority(3)
-    with pytest.raises(WrongState, match="take another id"):
+    with pytest.raises(WrongState, match="use another id"):
         request.add("a")
