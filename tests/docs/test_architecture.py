@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
 import sys
-import threading
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import holdfast
+from docs import walk
 from docs.pages import DOCS, ROOT
-from holdfast import Queue, Worker
+from support import TestServer
 
 PAGE = DOCS / "architecture.md"
 HOME = Path(holdfast.__file__).parent
 OCCASIONAL = {"connection/address.py", "connection/topology.py", "escaping.py", "failures.py"}
 """What runs if a machine is so slow that something is logged, or asked again."""
-
-
-def files_of(act: Callable[[], object]) -> list[str]:
-    """Return the files of ours that run, in any thread."""
-    seen: set[str] = set()
-
-    def follow(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name != "<module>":  # It is imported just now.
-            seen.add(frame.f_code.co_filename)
-
-    threading.setprofile(follow)
-    sys.setprofile(follow)
-    try:
-        act()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    found = (Path(name) for name in seen if name.startswith(f"{HOME}{os.sep}"))
-    return sorted(str(path.relative_to(HOME)) for path in found)
 
 
 def listed(step: str) -> list[str]:
@@ -47,17 +27,11 @@ def listed(step: str) -> list[str]:
     return found[1].split()
 
 
-def test_the_walk_of_a_job_is_the_real_one(live_queue: Queue) -> None:
-    live_queue.add(b"warm")
-    live_queue.complete(live_queue.lease(10))  # type: ignore[arg-type]
-    worker = Worker(live_queue, concurrency=1)
-    worker.handler(lambda job: "done")
-    steps: dict[str, Callable[[], object]] = {
-        "add": lambda: live_queue.add({"n": 1}, id="walked", result_for=60),
-        "run": lambda: worker.run(until_empty=True),
-        "result": lambda: live_queue.result("walked"),
-    }
-    walked = {step: files_of(act) for step, act in steps.items()}
+def test_the_walk_of_a_job_is_the_real_one(test_server: TestServer) -> None:
+    """In a process of its own, in which nothing has happened before."""
+    command = [sys.executable, "-W", "ignore", walk.__file__, test_server.url]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    walked: dict[str, list[str]] = json.loads(ran.stdout)
     if os.environ.get("HOLDFAST_WRITE_WALK"):
         text = PAGE.read_text()
         for step, names in walked.items():
