@@ -88,7 +88,7 @@ class AsyncServer(Conversations[AsyncLink]):
 
     async def connect(self, slot: int) -> AsyncLink:
         """Connect to the server of a slot; raise OSError or ServerRefused on failure."""
-        return await carry_out(self.connecting(slot))
+        return await carry_out(self._connecting(slot))
 
     async def connect_to(self, node: Node | None) -> AsyncLink:
         """Connect to a node; None stands for a single server."""

@@ -290,7 +290,7 @@ class Conversations(Generic[L]):
         caller.link = link
         return link
 
-    def connecting(self, slot: int) -> Steps[L]:
+    def _connecting(self, slot: int) -> Steps[L]:
         """Connect to the server of a slot; raise OSError or ServerRefused on failure."""
         node = (yield from self._where(slot)) if self._topology else None
         link = yield from self._connect_to(node)
@@ -390,7 +390,7 @@ class Conversations(Generic[L]):
                     found |= yield from self._queues_at(node)
                 return sorted(found)
             except (OSError, ServerRefused) as error:
-                tries = yield from self.recover(0, tries, error)
+                tries = yield from self._recover(0, tries, error)
 
     def _queues_at(self, node: Node | None) -> Steps[set[str]]:
         link = yield from self._connect_to(node)
@@ -405,7 +405,7 @@ class Conversations(Generic[L]):
         finally:
             link.close()
 
-    def recover(
+    def _recover(
         self, slot: int, tries: protocol.Tries | None, error: OSError | ServerRefused
     ) -> Steps[protocol.Tries]:
         """Pause after an error outside of a call; raise when the patience is used up."""
@@ -438,14 +438,14 @@ class Subscription(Generic[L]):
         """Subscribe."""
         while self._link is None:
             try:
-                link = self._link = yield from self._server.connecting(self._slot)
+                link = self._link = yield from self._server._connecting(self._slot)
                 yield link.send, self._listen
                 for _ in range(self._count):
                     if isinstance(reply := (yield (link.read,)), hiredis.ReplyError):
                         raise protocol.refusal(reply)
             except (OSError, ServerRefused) as error:
                 self.close()
-                tries = yield from self._server.recover(self._slot, tries, error)
+                tries = yield from self._server._recover(self._slot, tries, error)
 
     def next(self) -> Steps[bytes | None]:
         """Return the next message, or None after `idle` seconds without one."""
@@ -468,7 +468,7 @@ class Subscription(Generic[L]):
                 return None
             except (OSError, ServerRefused) as error:
                 self.close()
-                tries = yield from self._server.recover(self._slot, None, error)
+                tries = yield from self._server._recover(self._slot, None, error)
                 yield from self.begin(tries)
 
     def close(self) -> None:

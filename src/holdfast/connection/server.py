@@ -103,7 +103,7 @@ class Server(Conversations[Link]):
 
     def connect(self, slot: int) -> Link:
         """Connect to the server of a slot; raise OSError or ServerRefused on failure."""
-        return carry_out(self.connecting(slot))
+        return carry_out(self._connecting(slot))
 
     def connect_to(self, node: Node | None) -> Link:
         """Connect to a node; None stands for a single server."""
