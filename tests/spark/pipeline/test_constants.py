@@ -361,7 +361,14 @@ def planned(trial: applying.Trial) -> Plan:
 def test_names_and_orders_that_change_are_no_other_constants(frame: DataFrame, kind: str) -> None:
     trial = applying.tried("varied", {"kind": kind}, new_frame(frame))
     plan = planned(trial)
-    with applying.transformed("varied", {"kind": kind}, new_frame(frame), "open", plan) as result:
+    with applying.transformed(
+        "varied",
+        {"kind": kind},
+        new_frame(frame),
+        "open",
+        plan,
+        lambda: own_session(frame.sparkSession),
+    ) as result:
         assert result.columns
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
@@ -80,15 +80,20 @@ def _built_again(found: Transform, given: dict[str, Any], frame: DataFrame) -> B
 
 @contextmanager
 def transformed(
-    name: str, params: dict[str, object], frame: DataFrame, rows: Rows, plan: Plan
+    name: str,
+    params: dict[str, object],
+    frame: DataFrame,
+    rows: Rows,
+    plan: Plan,
+    new_session: Callable[[], SparkSession],
 ) -> Iterator[DataFrame]:
     """Give the result of a transform over a part; refuse it if one job would differ.
 
-    rows  "open" to read them when it is written; "empty" where the input has no files
+    rows         "open" to read them when it is written; "empty" where the input has no files
+    new_session  makes another session, in case that the transform has to be called again
     """
     found, given = _known(name, params)
     checked = bool(plan.tables) and not found.per_part
-    again = in_session(frame, own_session(frame.sparkSession)) if checked else frame
     with _gated(frame) as (gated, gate):
         result = called(found, given, gated, gate, rows)
         first = _built(found, result) if checked else None
@@ -96,7 +101,8 @@ def transformed(
             gate.state = rows
             yield result.frame
             return
-    with _gated(again) as (gated, gate):  # The first call may have filled a cache.
+    again = in_session(frame, new_session())  # The first call may have filled a cache.
+    with _gated(again) as (gated, gate):
         result = called(found, given, gated, gate, rows)
         second = _built(found, result)
         if second.table_digest != plan.tables:

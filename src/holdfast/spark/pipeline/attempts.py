@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from os import getpid
 from typing import Final
 
@@ -38,14 +39,14 @@ def run_part(spark: SparkSession, files: Files, plan: Plan, some: Slice, job: Ru
     attempt = f"{int(number):05d}.{safe(job.token)}"
     scratch = f"{order.staging}/_piece.{attempt}"
     began = time.time()
-    session = own_session(spark, plan.settings)
+    new_session = partial(own_session, spark, plan.settings)
     _refuse_changed(files, some)
     with _tidying(files, order.staging, attempt, scratch):
-        frame = read(session, files, plan, some, scratch)
+        frame = read(new_session(), files, plan, some, scratch)
         rows: Rows = "open" if some.files else "empty"
-        with transformed(order.transform, order.params, frame, rows, plan) as result:
+        with transformed(order.transform, order.params, frame, rows, plan, new_session) as result:
             _refuse_other_columns(plan, result)
-            done = write(session, files, stored(result, order), order, job, attempt, began)
+            done = write(spark, files, stored(result, order), order, job, attempt, began)
         _refuse_changed(files, some)  # Also while it was read.
         return done
 
@@ -59,9 +60,11 @@ def try_transform(spark: SparkSession, files: Files, plan: Plan, job: RunningJob
     empty = f"{order.staging}/_check.{safe(job.token)}"
     files.make(empty)
     try:
-        session = own_session(spark, plan.settings)
-        frame = read_nothing(session, plan, empty)
-        with transformed(order.transform, order.params, frame, "empty", plan) as result:
+        new_session = partial(own_session, spark, plan.settings)
+        frame = read_nothing(new_session(), plan, empty)
+        with transformed(
+            order.transform, order.params, frame, "empty", plan, new_session
+        ) as result:
             _refuse_other_columns(plan, result)
     finally:
         with suppress(Exception):  # What went wrong says more.
