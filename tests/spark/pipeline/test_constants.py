@@ -240,6 +240,19 @@ VARYING: dict[str, Callable[[DataFrame], DataFrame]] = {
         f"{next(columns)} > 3 AND {next(columns)} > 5"
     ),
     "a number behind a mark": lambda df: df.withColumn("m", F.lit(f"ticket#{next(numbered)}")),
+    "the order of the arguments of a lambda": lambda df: df.select(
+        F.aggregate(
+            F.array("n", "n"),
+            F.lit(0).cast("long"),
+            (lambda a, x: a * 2 + x) if next(numbered) % 2 else (lambda a, x: x * 2 + a),
+        )
+    ),
+    "the way of a join": lambda df: df.join(
+        other(df, 1), "n", "left_semi" if next(numbered) % 2 else "left_anti"
+    ),
+    "whether rows without elements are kept": lambda df: df.select(
+        (F.explode if next(numbered) % 2 else F.explode_outer)(F.array("n"))
+    ),
     "the order of a dict": lambda df: in_a_closure(df, dict.fromkeys(random.sample(range(99), 99))),
 }
 STABLE: dict[str, Callable[[DataFrame], DataFrame]] = {

@@ -22,7 +22,7 @@ from holdfast.spark.pipeline.logical import LogicalPlan, Operator, several
 from holdfast.spark.pipeline.pinning import pinned_here
 
 _NUMBERED: Final = re.compile(
-    r"( AS ).*#(\d+)L?$|(\blambda )[^\s(),\[\]]*#\d+L?|(\b[a-z-]*subquery|\bexists|\blist|\))#\d+"
+    r"( AS ).*#(\d+)L?$|(\blambda )[^\s(),\[\]]*#(\d+)L?|(\b[a-z-]*subquery|\bexists|\blist|\))#\d+"
     r"|[^\s(),\[\]]*#(\d+)L?"
 )
 """What is named and numbered anew in each plan: aliases, arguments of lambdas, subqueries, calls of
@@ -107,7 +107,7 @@ def _built(plan: LogicalPlan, package: str) -> Built:
     numbers = _numbers(operators)
     found: dict[str, str] = {}
     for place, one in enumerate(operators):
-        if any(one.texts):
+        if any(one.texts) or _way(one):
             found[f"{one.kind} {place}"] = _constants(one, plan, numbers)
         for number, (name, command) in enumerate(_functions(one, plan)):
             for what, digest in _captured(name, command, package):
@@ -138,13 +138,27 @@ def _constants(operator: Operator, plan: LogicalPlan, numbers: Mapping[str, str]
                 given = str(values.mkString("(", ",", ")"))
                 texts = [text.replace(given, f"({_BETWEEN.join(ordered)})", 1) for text in texts]
 
+    variables: dict[str, int] = {}
+    """Arguments of lambdas, in the order in which they come."""
+
     def numbered(match: re.Match[str]) -> str:
-        alias, named, argument, called, column = match.groups()
+        alias, named, argument, variable, called, column = match.groups()
         if alias:
             return f"{alias}{numbers.get(named, '#')}"
-        return argument or called or numbers.get(column, match[0])
+        if argument:
+            return f"{argument}{variables.setdefault(variable, len(variables))}"
+        return called or numbers.get(column, match[0])
 
-    return "\n".join(_NUMBERED.sub(numbered, text) for text in texts)
+    return "\n".join([*_way(operator), *(_NUMBERED.sub(numbered, text) for text in texts)])
+
+
+def _way(operator: Operator) -> list[str]:
+    """Return how an operator works, where its expressions do not say so."""
+    if operator.kind in ("Join", "LateralJoin"):
+        return [operator.join]
+    if operator.kind == "Generate":
+        return ["outer" if operator.java.outer() else "inner"]
+    return []
 
 
 def runs_python(plan: LogicalPlan) -> bool:
