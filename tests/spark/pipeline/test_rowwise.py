@@ -240,6 +240,12 @@ REFUSED: dict[str, tuple[Build, str]] = {
         lambda df: df.join(table(df).groupBy("n").agg(F.collect_list("double")), "n"),
         "uses collect_list over another table",
     ),
+    "the first of a window of another table in no order": (
+        lambda df: df.join(
+            table(df).withColumn("f", F.first("double").over(Window.partitionBy("n"))), "n"
+        ),
+        "uses first over another table",
+    ),
     "any row of a subquery": (
         lambda df: sql(
             df, "SELECT *, (SELECT double FROM other o WHERE o.n = 3 LIMIT 1) FROM part"

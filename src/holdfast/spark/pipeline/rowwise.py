@@ -257,7 +257,8 @@ def _picks(node: Operator, plan: LogicalPlan) -> str | None:
         return f"{node.kind} (limit or offset without orderBy)"
     if node.kind == "Deduplicate" and node.java.keys().size() < node.java.output().size():
         return "Deduplicate (dropDuplicates of some columns)"
-    if node.kind == "Aggregate":
+    unordered = node.kind == "Window" and not node.java.orderSpec().size()
+    if node.kind == "Aggregate" or unordered:
         for expression in node.expressions:
             if found := _pick_of(expression, "", plan):
                 return found
