@@ -167,9 +167,6 @@ ACCEPTED: dict[str, Build] = {
     "a lateral generator": lambda df: sql(
         df, "SELECT * FROM part, LATERAL explode(sequence(1, n)) LATERAL VIEW explode(array(n)) m"
     ),
-    "a table function over another table": lambda df: with_udtf(
-        df, "part JOIN (SELECT * FROM summed(TABLE(other) WITH SINGLE PARTITION)) ON n < m"
-    ),
     "a common table expression": lambda df: sql(
         df,
         "WITH a AS (SELECT * FROM part), o AS (SELECT * FROM other) "
@@ -215,42 +212,6 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "a sample of another table": (
         lambda df: df.join(table(df).sample(0.5), "n", "left"),
         "uses Sample",
-    ),
-    "any rows of another table": (
-        lambda df: df.join(table(df).limit(5), "n"),
-        "uses GlobalLimit (limit or offset without orderBy) over another table",
-    ),
-    "all but any rows of another table": (
-        lambda df: df.join(table(df).offset(5), "n"),
-        "uses Offset (limit or offset without orderBy) over another table",
-    ),
-    "any row of each key of another table": (
-        lambda df: df.join(table(df).dropDuplicates(["n"]), "n"),
-        "uses Deduplicate (dropDuplicates of some columns) over another table",
-    ),
-    "the first of each group of another table": (
-        lambda df: df.join(table(df).groupBy("n").agg(F.first("double")), "n"),
-        "uses first over another table",
-    ),
-    "any of each group of another table": (
-        lambda df: df.join(table(df).groupBy("n").agg(F.any_value("double")), "n"),
-        "uses any_value over another table",
-    ),
-    "a list of another table in no order": (
-        lambda df: df.join(table(df).groupBy("n").agg(F.collect_list("double")), "n"),
-        "uses collect_list over another table",
-    ),
-    "the first of a window of another table in no order": (
-        lambda df: df.join(
-            table(df).withColumn("f", F.first("double").over(Window.partitionBy("n"))), "n"
-        ),
-        "uses first over another table",
-    ),
-    "any row of a subquery": (
-        lambda df: sql(
-            df, "SELECT *, (SELECT double FROM other o WHERE o.n = 3 LIMIT 1) FROM part"
-        ),
-        "without orderBy) over another table",
     ),
     "sort": (lambda df: df.orderBy("n"), "uses Sort (orderBy)"),
     "window": (

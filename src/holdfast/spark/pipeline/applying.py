@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
+from holdfast.spark.pipeline.branches import refuse_unsure
 from holdfast.spark.pipeline.gate import Gate, behind_a_gate, forget_cached, in_session
 from holdfast.spark.pipeline.logical import LogicalPlan
 from holdfast.spark.pipeline.order import Plan
@@ -62,6 +63,7 @@ def tried(name: str, params: dict[str, object], frame: DataFrame) -> Trial:
         facts = plan.frame.schema, reads_file_facts(plan), runs_python(plan)
         if found.per_part:
             return Trial(*facts)
+        refuse_unsure(found.name, plan)
         first = _built(found, plan)
     second = _built_again(found, given, next(others))
     if first != second:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark import SparkContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.classic.column import Column as ClassicColumn
 
 from holdfast.spark.pipeline.gate import Gate, gate_name
 
@@ -24,12 +26,36 @@ class LogicalPlan:
         )
         self.nothing = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
         """An empty Scala list."""
-        reading = _Reading(gate, subqueries=self.has("PLAN_EXPRESSION"))
-        self.root = Operator(self.java, reading)
+        self._datasets = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
+        self._reading = _Reading(gate, subqueries=self.has("PLAN_EXPRESSION"))
+        self.root = Operator(self.java, self._reading)
 
     def has(self, pattern: str) -> bool:
         """Ask Spark's own index of what is in a plan, with its expressions and subqueries."""
         return bool(self.java.containsPattern(getattr(self.patterns, pattern)()))
+
+    def is_correlated(self, operator: Operator) -> bool:
+        """Tell whether an operator uses columns of a query around it."""
+        return any(
+            bool(one.java.containsPattern(self.patterns.OUTER_REFERENCE()))
+            for one in operator.all()
+        )
+
+    def rows_of(self, operator: Operator) -> DataFrame:
+        """Return the rows of one of its operators."""
+        missing = operator.names_used() - operator.names_made()
+        if not missing:
+            return self.frame_of(operator.java)
+        jvm: Any = self.frame.sparkSession._jvm
+        found = [java for name, java in self._reading.defined.items() if name in missing]
+        definitions = jvm.org.apache.spark.api.python.PythonUtils.toSeq(found)
+        with_cte = jvm.org.apache.spark.sql.catalyst.plans.logical.WithCTE
+        return self.frame_of(with_cte(operator.java, definitions))
+
+    def frame_of(self, java: Any) -> DataFrame:
+        """Return the rows of a plan in Java."""
+        session = self.frame.sparkSession
+        return DataFrame(self._datasets.ofRows(session._jsparkSession, java), session)
 
     def asks_for_input_files(self) -> bool:
         """Tell whether a function of it returns the names of the files that are read."""
@@ -61,6 +87,8 @@ class _Reading:
         self.subqueries = subqueries
         self.named: dict[int, Operator] = {}
         """Common table expressions: each reference stands for the whole of it."""
+        self.defined: dict[int, Any] = {}
+        """The same, as Spark has them."""
 
 
 class Operator:
@@ -72,9 +100,14 @@ class Operator:
         kind = _kind(java)
         # An extension may have operators with the names of Spark's.
         self.kind = kind.rpartition(".")[2] if kind.startswith("org.apache.spark.sql.") else kind
+        self._made: set[int] = set()
+        self._used: set[int] = set()
+        """Common table expressions that it defines, and uses, by their numbers."""
         below = list(several(java.children()))
         if self.kind == "WithCTE":
             for one in below[:-1]:
+                self._made.add(one.id())
+                reading.defined[one.id()] = one
                 reading.named[one.id()] = Operator(one.child(), reading)
             below = below[-1:]
             self.kind = "SubqueryAlias"  # With its definitions taken out it only passes rows on.
@@ -82,6 +115,7 @@ class Operator:
         if self.kind == "CTERelationRef" and (named := reading.named.get(java.cteId())):
             self.kind = "SubqueryAlias"
             self.children = [named]
+            self._used = {int(java.cteId())}
         self.subqueries = (
             [Operator(one, reading) for one in several(java.subqueries())]
             if reading.subqueries
@@ -100,6 +134,14 @@ class Operator:
         yield self
         for one in (*self.children, *self.subqueries):
             yield from one.all()
+
+    def names_used(self) -> set[int]:
+        """Return the common table expressions that are used here and below."""
+        return {name for one in self.all() for name in one._used}
+
+    def names_made(self) -> set[int]:
+        """Return those that are defined here and below."""
+        return {name for one in self.all() for name in one._made}
 
     @cached_property
     def texts(self) -> list[str]:
@@ -153,6 +195,17 @@ class Operator:
 
 def _kind(java: Any) -> str:
     return str(java.getClass().getName())
+
+
+def kind_of(java: Any) -> str:
+    """Return the name of the class of an object in Java."""
+    return _kind(java).rpartition(".")[2]
+
+
+def column(expression: Any) -> Column:
+    """Return an expression of a plan as a column."""
+    jvm: Any = SparkContext._jvm
+    return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
 
 
 def several(found: Any) -> Iterator[Any]:

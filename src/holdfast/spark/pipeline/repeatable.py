@@ -39,7 +39,9 @@ _BETWEEN: Final = "\0\n"
 """Stands between values in a text: hardly a value has it."""
 _FEW_ROWS: Final = 1000
 """A small table with more rows than this is compared by a hash of Spark's."""
-_ROWS_IN_PLAN: Final = frozenset({"LocalRelation", "LogicalRDD", "OneRowRelation", "Range"})
+_ROWS_IN_PLAN: Final = frozenset(
+    {"LocalRelation", "LogicalRDD", "OneRowRelation", "Range", "UnionLoopRef"}
+)
 _SHOWN: Final = 16
 """Characters of a digest."""
 _MOST: Final = 500
@@ -236,10 +238,8 @@ def _rows(operator: Operator, plan: LogicalPlan) -> Iterator[str]:
 
 def _in_spark_bytes(relation: Any, plan: LogicalPlan) -> str:
     """Return rows in the bytes that Spark has for them: some values of Java have no text."""
-    spark = plan.frame.sparkSession
-    jvm: Any = spark._jvm
-    ours = getattr(getattr(jvm.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
-    rows = ours.ofRows(spark._jsparkSession, relation).queryExecution().executedPlan()
+    jvm: Any = plan.frame.sparkSession._jvm
+    rows: Any = plan.frame_of(relation)._jdf.queryExecution().executedPlan()
     several_rows = getattr(getattr(jvm.scala.collection.immutable, "ArraySeq$"), "MODULE$")
     found = several_rows.unsafeWrapArray(rows.executeCollect())
     if found.size() <= _FEW_ROWS:

@@ -3,7 +3,7 @@
 It reads the analysed logical plan, in which neither sizes nor statistics play a role. The part's
 relation must occur once, and only operators that are listed here may stand between it and the
 result: those that make their rows from one row of the part at a time. What is not listed is
-refused. Branches that do not read the part may do anything that gives each part the same rows.
+refused. What may stand in branches that do not read the part is in `branches.py`.
 """
 
 from __future__ import annotations
@@ -68,22 +68,6 @@ _KNOWN_AS: Final = {
     "Sort": "orderBy",
     "Window": "over",
 }
-_PICKS: Final = {
-    "AnyValue": "any_value",
-    "CollectList": "collect_list",
-    "CollectSet": "collect_set",
-    "First": "first",
-    "Last": "last",
-    "ListAgg": "listagg",
-    "Mode": "mode",
-}
-"""Aggregates whose result depends on the order in which Spark happens to read rows."""
-_FREE_OF_ORDER: Final = frozenset(
-    {"ArrayContains", "ArrayMax", "ArrayMin", "ArraySort", "Size", "SortArray"}
-)
-"""Functions that give the same for each order of an array."""
-_LIMITS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
-_KEEPS_ORDER: Final = frozenset({"Filter", "Project", "SubqueryAlias", *_LIMITS})
 _TOLD_DAY: Final = re.compile(
     r"\b(?:cast|to_date|to_timestamp\w*)\(\s*(now|today|tomorrow|yesterday)\b(?!#)", re.IGNORECASE
 )
@@ -113,7 +97,6 @@ def refuse_unequal(name: str, plan: LogicalPlan) -> None:
     """Refuse a transform whose parts together would differ from one job over the whole input."""
     _refuse_moments(name, plan)
     _refuse_way(name, plan.root)
-    _refuse_picks(name, plan)
     _refuse_places(name, plan)
 
 
@@ -236,54 +219,6 @@ def _refuse_moments(name: str, plan: LogicalPlan) -> None:
             f"{name} uses {said}, and parts run at different times. Pass the value as a parameter "
             "of the request, or declare the transform with @transform(per_part=True)"
         )
-
-
-def _refuse_picks(name: str, plan: LogicalPlan) -> None:
-    """Refuse rows of another table that Spark picks as it likes: each part reads it for itself."""
-    for node in plan.root.all():
-        if not node.uses and (picks := _picks(node, plan)):
-            raise Fail(
-                f"{name} uses {picks} over another table, which may pick other rows each time, and "
-                "each part reads that table for itself. Give it an order: orderBy before limit, "
-                "row_number over an order instead of dropDuplicates, max_by instead of first, "
-                "sort_array around collect_list. Or read a copy of what it picked; or declare the "
-                "transform with @transform(per_part=True)"
-            )
-
-
-def _picks(node: Operator, plan: LogicalPlan) -> str | None:
-    """Return what an operator does whose result depends on the order of rows."""
-    if node.kind in _LIMITS and not _is_sorted(node):
-        return f"{node.kind} (limit or offset without orderBy)"
-    if node.kind == "Deduplicate" and node.java.keys().size() < node.java.output().size():
-        return "Deduplicate (dropDuplicates of some columns)"
-    unordered = node.kind == "Window" and not node.java.orderSpec().size()
-    if node.kind == "Aggregate" or unordered:
-        for expression in node.expressions:
-            if found := _pick_of(expression, "", plan):
-                return found
-    return None
-
-
-def _is_sorted(node: Operator) -> bool:
-    while node.kind in _KEEPS_ORDER:
-        node = node.children[0]
-    return node.kind == "Sort" and not node.is_local_sort
-
-
-def _pick_of(expression: Any, above: str, plan: LogicalPlan) -> str | None:
-    if not expression.containsPattern(plan.patterns.AGGREGATE_EXPRESSION()):
-        return None
-    kind = str(expression.getClass().getName()).rpartition(".")[2]
-    if kind == "AggregateExpression":
-        function = expression.aggregateFunction()
-        picks = _PICKS.get(str(function.getClass().getName()).rpartition(".")[2])
-        collects = picks is not None and picks.startswith("collect")
-        return None if collects and above in _FREE_OF_ORDER else picks
-    for below in several(expression.children()):
-        if found := _pick_of(below, kind, plan):
-            return found
-    return None
 
 
 def _refuse_places(name: str, plan: LogicalPlan) -> None:
