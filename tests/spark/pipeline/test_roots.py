@@ -25,12 +25,12 @@ def test_what_is_no_directory_here_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(InvalidArgument, match="no directory on this machine: create it or mount"):
+    with pytest.raises(InvalidArgument, match="not a directory on this machine: create it"):
         Roots(given)
 
 
 def test_a_pipeline_with_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="no directory on this machine"):
+    with pytest.raises(InvalidArgument, match="not a directory on this machine"):
         Pipeline("q", "redis://localhost:1", roots=tmp_path / "gone")
 
 

@@ -146,7 +146,7 @@ def _tidying(files: Files, staging: str, attempt: str, scratch: str = "") -> Ite
         with suppress(Exception):
             if scratch:
                 files.remove(scratch)
-            files.remove_empty(staging)  # Who comes too late may have made it anew.
+            files.remove_empty(staging)  # A late run may have made it again.
 
 
 def write(

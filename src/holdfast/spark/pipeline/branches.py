@@ -143,7 +143,7 @@ _ORDINARY_ORDER: Final = (
     "(isnull(lambda left)) 1 else if (isnull(lambda right)) -1 else if "
     "((lambda left < lambda right)) -1 else if ((lambda left > lambda right)) 1 else 0, "
 )
-"""The comparison of array_sort that nobody gave."""
+"""The default comparison of array_sort."""
 _NUMBER: Final = re.compile(r"#\d+L?")
 _MADE_BY_PYTHON: Final = frozenset(
     {"EmptyRDD", "MapPartitionsRDD", "ParallelCollectionRDD", "PythonRDD", "UnionRDD"}
@@ -158,7 +158,7 @@ _WAY_OUT: Final = (
 
 
 class Picked(NamedTuple):
-    """What takes any of several rows, unless those that are equal in some columns are all equal."""
+    """An operator that takes any of several rows, unless equal keys mean equal rows."""
 
     what: str
     rows: Operator
@@ -227,7 +227,7 @@ def _lineage(rdd: Any) -> Iterator[str]:
 
 
 def _picks(node: Operator) -> Iterator[Picked]:
-    """Return what an operator takes: the data must show that there is no other."""
+    """Return the picks of an operator; the data must leave only one choice for each."""
     java = node.java
     match node.kind:
         case "GlobalLimit" | "Offset":

@@ -270,7 +270,7 @@ class Shared:
         self._path = path
 
     def content(self) -> Any:
-        """Return the value; None where there is no file of it."""
+        """Return the value; None without a file."""
         if self._path is None:
             return None
         with open(self._path, "rb") as file:  # noqa: PTH123

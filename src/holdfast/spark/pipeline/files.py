@@ -45,7 +45,7 @@ class Files:
         return bool(self._system(where).exists(where))
 
     def names(self, path: str) -> list[str]:
-        """Return the names of what is in a directory; none where there is no directory."""
+        """Return the names in a directory; none without a directory."""
         return [status.getPath().getName() for status in self._statuses(path)]
 
     def regular(self, path: str) -> set[str]:
@@ -108,7 +108,7 @@ class Files:
         return sorted(system.listStatus(where), key=lambda status: str(status.getPath().getName()))
 
     def is_compressed(self, path: str) -> bool:
-        """Tell whether a file is one that only can be read from its beginning."""
+        """Tell whether a file can be read from its beginning only."""
         known = self._jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(self._settings)
         return known.getCodec(self.where(path)) is not None
 
@@ -148,7 +148,7 @@ class Files:
                 stream.write(bytearray(content))
             finally:
                 stream.close()
-        except BaseException:  # On a full disk half of it is there, which nobody else removes.
+        except BaseException:  # A full disk leaves half of it, and only we remove that.
             with suppress(Exception):
                 system.delete(made, False)
             raise

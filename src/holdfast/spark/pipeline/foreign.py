@@ -140,7 +140,7 @@ def refuse_own_input(order: Order, path: str | None = None) -> None:
 
 
 def staging_output(roots: Roots, staging: str, id: str, run: str) -> str:
-    """Return the output of a staging directory; refuse one that is not of this request and run."""
+    """Return the output of a staging directory; refuse those of other requests and runs."""
     parent, _, name = staging.rpartition("/")
     output = f"{parent}/{name[1:].removesuffix(f'.{safe(id)}.{run}')}"
     if staging_of(output, id, run) != staging:
@@ -230,7 +230,7 @@ def check_slice(roots: Roots, some: Slice) -> None:
 
 
 def done_of(part: Part) -> Done:
-    """Return the result of a part; refuse one that names the directory of another part."""
+    """Return the result of a part; refuse it if it names the directory of another part."""
     done = decoded(f"the result of {part.id!a}", read_done, part.result)
     if not done.attempt.startswith(f"{part.number:05d}."):
         raise InvalidArgument(f"the result of {part.id!a} names the directory of another part")

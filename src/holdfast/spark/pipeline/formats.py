@@ -101,7 +101,7 @@ def own_options(format: Format) -> dict[str, str]:
 
 
 def input_options(format: Format, given: object) -> dict[str, str]:
-    """Return the options of an input as text; refuse those that its format does not take.
+    """Return the options of an input as text; refuse options that its format does not take.
 
     The caller checks basePath against the roots.
     """
@@ -109,7 +109,7 @@ def input_options(format: Format, given: object) -> dict[str, str]:
 
 
 def output_options(format: Format, given: object) -> dict[str, str]:
-    """Return the options of an output as text; refuse those that its format does not take."""
+    """Return the options of an output as text; refuse options that its format does not take."""
     return _checked("output_options", format, READ[format] | WRITE[format] | _SIZE, given)
 
 

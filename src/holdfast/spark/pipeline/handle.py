@@ -1,4 +1,4 @@
-"""A request over data, as the one who asked for it sees it."""
+"""A request over data, as its producer sees it."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ class Handle:
     # ---------------------------------------------------------------- manage
 
     def set_limit(self, limit: int | None) -> None:
-        """Let so many parts run at a time, from the next on."""
+        """Change how many parts may run at a time, from the next part on."""
         self._request.set_limit(limit)
 
     def set_priority(self, priority: int) -> None:
@@ -331,10 +331,10 @@ class Handle:
         return bool(added)
 
     def revive(self) -> int:
-        """Let run again what failed: the plan, parts, or the publishing; return how many did.
+        """Run the failed plan, parts or publishing again; return how many jobs that are.
 
-        Parts that are revived end the request anew, which publishes it. What is published already,
-        with partial=True, is not published again.
+        Revived parts end the request again, which publishes it. A request that is published
+        already, with partial=True, is not published again.
         """
         status = self._request.status()
         state = self._state(status)[0]
@@ -356,7 +356,7 @@ class Handle:
         """Return what was asked for, as long as it is not planned."""
         data = self.queue.data(f"{self.id}/plan")
         if data is None:
-            raise WrongState(f"{self.id} is planned: what was asked for is in its manifest")
+            raise WrongState(f"{self.id} is planned: its manifest has the order")
         return foreign.decoded(f"the order of {self.id!a}", read_order, data)
 
     def read(self, spark: SparkSession) -> DataFrame:

@@ -140,7 +140,7 @@ class Operator:
         return {name for one in self.all() for name in one._used}
 
     def names_made(self) -> set[int]:
-        """Return those that are defined here and below."""
+        """Return the common table expressions that are defined here and below."""
         return {name for one in self.all() for name in one._made}
 
     @cached_property

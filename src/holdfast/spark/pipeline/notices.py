@@ -35,7 +35,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def put(self, request: str, why: str, seconds: float) -> None:
-        """Say why a job of a request was given back for so many seconds."""
+        """Say why a job of a request was given back, and for how many seconds."""
         until = time.monotonic() + seconds + SLACK_SECONDS
         with self._lock:
             self._drop(request)
@@ -75,7 +75,7 @@ def found(workers: Iterable[WorkerInfo], request: str) -> str | None:
 
 
 def _of(about: dict[str, Any], request: str) -> Iterator[str]:
-    """Return the reasons in an entry of the directory, into which anybody may write anything."""
+    """Return the reasons in a worker's entry. Any client of the server may have written it."""
     notes = about.get("notes")
     for note in notes if isinstance(notes, list) else ():
         if isinstance(note, list) and len(note) == 2 and note[0] == request:

@@ -1,4 +1,4 @@
-"""What somebody asked a pipeline for, and how it is split: the values that are kept of it."""
+"""Orders, plans and parts: the values that are kept of a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.spark.pipeline.formats import Format
 
 Mode: TypeAlias = Literal["error", "overwrite", "append"]
-# What comes back from a queue or from staging must look like this: see foreign.py.
+# Values from a queue or from staging must look like this: see foreign.py.
 Run: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{0,16}\Z")]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 Moment: TypeAlias = Annotated[float, Meta(ge=-1e12, le=1e12)]  # A clock may be put back.
@@ -212,7 +212,7 @@ def size_of(value: object) -> int:
 
 
 def format_of(name: str, given: object, paths: list[str]) -> Format:
-    """Return a format: the one that is given, or the one that the names of files tell."""
+    """Return a format: as given, or as the names of files tell."""
     if given is None:
         endings = {_ending(path) for path in paths}
         if len(endings) == 1 and (told := endings.pop()) in _ENDINGS:
@@ -234,7 +234,7 @@ def many_parts(count: int) -> str | None:
 
 
 def too_many_parts(part_size: int) -> InvalidArgument:
-    """Return the error for a request with so many parts that it would never end."""
+    """Return the error for a request with too many parts to ever end."""
     return InvalidArgument(
         f"part_size={part_size} makes more than {MOST_PARTS:,} parts of this input, each a job for "
         "Spark: submit it with a greater part_size"

@@ -174,7 +174,7 @@ class Pipeline:
         return self.handle(order.id)
 
     def _located(self, options: dict[str, str]) -> dict[str, str]:
-        """Return options with the place of the one that is a path."""
+        """Return options, with the option that is a path as a place below the roots."""
         return {
             name: self.roots.locate("options: basePath", value)
             if name.lower() == "basepath"
@@ -216,7 +216,7 @@ class Pipeline:
         grace: Duration = 30,
         until_empty: bool = False,
     ) -> bool:
-        """Plan, run and publish requests until told to stop, on this Spark session.
+        """Plan, run and publish requests until stopped, on this Spark session.
 
         concurrency  parts that run at a time here; by default one for each core of the session
         """

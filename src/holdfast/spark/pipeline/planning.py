@@ -83,7 +83,7 @@ def plan_parts(
             foreign.check_slice(roots, one)
         before, total = total, total + len(some)
         if total > MOST_PARTS:
-            request.set_limit(0)  # What was added would run in vain.
+            request.set_limit(0)  # Parts that were added would run in vain.
             raise too_many_parts(order.part_size)
         request.add_many(
             [msgspec.json.encode(PartData(order.staging, one)) for one in some],

@@ -1,7 +1,7 @@
 """The output of a request: what its parts wrote, gathered and put into place at once.
 
-Each step may be done again, by anybody: what was moved is not moved twice, and the directory gets
-its name once. What nobody gathered goes away with the staging directory.
+Any worker may do each step again: a file is not moved twice, and the directory gets its name once.
+Files that were not gathered go away with the staging directory.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _gather(
     finished: Done | None,
     gathered: str,
 ) -> None:
-    """Move what the winners wrote into one directory; what is there already was moved before."""
+    """Move the files of the winners into one directory; some may have been moved before."""
     sources = [(0, finished)] if finished else [(part.number, done) for part, done in winners]
     there = set(files.names(gathered))
     for number, done in sources:
@@ -265,7 +265,7 @@ def _put(files: Files, order: Order, gathered: str) -> None:
 
 
 def _append(files: Files, order: Order, gathered: str) -> None:
-    """Move the files beside those that are there; the manifest comes last, and says which."""
+    """Move the files beside older ones; the manifest comes last, and names them."""
     for name in files.names(gathered):
         if name[0] not in "._" and not files.exists(f"{order.output}/{name}"):
             files.move(f"{gathered}/{name}", f"{order.output}/{name}")
@@ -284,7 +284,7 @@ def _name(number: int, name: str) -> str:
 def _unique(order: Order, name: str) -> str:
     """Return a name that no other request gives, where several write into one directory.
 
-    It begins as Spark's do: what begins with "." or "_" would not be read.
+    It begins as Spark's do: Spark does not read files that begin with "." or "_".
     """
     if order.mode != "append":
         return name

@@ -29,7 +29,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Cut:
-    """A run of a part that somebody saw, and that came to nothing: no result tells of it."""
+    """A run of a part that was seen and came to nothing: no result names it."""
 
     request: str
     worker: str

@@ -165,8 +165,8 @@ def _root(root: str) -> str:
         return _remote(root)
     if not Path(root).is_dir():
         raise InvalidArgument(
-            f"the root {arguments.shown(root)} is no directory on this machine: create it or mount "
-            "it, or name another with roots= or --root"
+            f"the root {arguments.shown(root)} is not a directory on this machine: create it or "
+            "mount it, or name another with roots= or --root"
         )
     return str(Path(root).resolve())
 

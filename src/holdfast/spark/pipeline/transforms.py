@@ -162,7 +162,7 @@ def _takes(signature: inspect.Signature) -> str:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types that a function names, without those that only type checkers know."""
+    """Return the types that a function names, without types that only type checkers know."""
     found: dict[str, Any] = {}
     for name, hint in inspect.get_annotations(function).items():
         one = types.SimpleNamespace(__annotations__={name: hint})

@@ -83,7 +83,7 @@ def probe(spark: SparkSession) -> None:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Tell whether another run would fail in the same way: what was asked for is wrong.
+    """Tell whether another run would fail in the same way, as the order is wrong.
 
     An analysis error with a cause is something else: a catalog that did not answer, say.
     """
@@ -115,7 +115,7 @@ def is_of_a_row(error: BaseException) -> bool:
 
 
 def is_output_full(error: BaseException) -> bool:
-    """Tell whether there was no room for the output.
+    """Tell whether the disk for the output was full.
 
     Spark writes the output through Hadoop's file systems, and its local directories without them.
     Java does not say why it could not make a directory, so the disk is asked.
@@ -140,7 +140,7 @@ def _is_full(path: Path) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return why a run failed, in one line: Java's stack says more than anybody can read."""
+    """Return why a run failed, in one line: Java's stack is too long to read."""
     told: list[str] = []
     for text in _messages(error):
         line = _telling_line(text).rstrip("; ")
@@ -219,7 +219,7 @@ def _messages(error: BaseException) -> Iterator[str]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Return an error, and those that it was raised from."""
+    """Return an error, and the errors that it was raised from."""
     found: BaseException | None = error
     while found is not None:
         yield found

@@ -59,7 +59,7 @@ from holdfast.worker.outcomes import RaisedElsewhere
 log = logging.getLogger("holdfast")
 
 LOOK_SECONDS: Final = 0.2
-"""How often running jobs are looked at: whether somebody cancelled them, and how far they are."""
+"""How often running jobs are looked at: whether they were cancelled, and how far they are."""
 SPOILED_SECONDS: Final = 60.0
 """For how long tasks may go on to write that were cancelled, on a cluster that is slow to hear."""
 LAST_SECONDS: Final = 3.0
@@ -67,7 +67,7 @@ LAST_SECONDS: Final = 3.0
 
 
 FULL_SECONDS: Final = 30.0
-"""For how long a part is given back when there is no room for its output."""
+"""For how long a part is given back when the disk for its output is full."""
 GIVEN_BACK_PER_SECOND: Final = 20
 """How many parts of a request this worker may have to give back per second, on average."""
 CHECK_SECONDS: Final = 10.0
@@ -110,7 +110,7 @@ class Duties:
         self._checked: dict[str, float] = {}
         """Requests that were to be checked, and when they may be again."""
         self._spoiled: dict[str, float] = {}
-        """Directories into which somebody may still write who was told to stop, and until when."""
+        """Directories into which stopped tasks may still write, and until when."""
         if spark.sparkContext.getConf().get("spark.scheduler.mode", "FIFO") != "FAIR":
             log.warning(
                 "%s: this Spark session schedules FIFO, so a big part holds up those of other "
@@ -166,7 +166,7 @@ class Duties:
 
     @contextmanager
     def _pool(self, request: str) -> Iterator[None]:
-        """Let a request have a FAIR pool of its own for as long as something of it runs here.
+        """Give a request a FAIR pool of its own while something of it runs here.
 
         Pools are used again, since Spark keeps each for ever.
         """
@@ -219,7 +219,7 @@ class Duties:
     def _told(self, job: RunningJob, error: Exception) -> str:
         """Return an error in one line; the traceback of the user's code is logged, once."""
         told = reason(error)
-        with suppress(msgspec.DecodeError):  # It is no part.
+        with suppress(msgspec.DecodeError):  # Not a part.
             told = name_input(told, read_part_data(job.data))
         told = visible(told)
         place = place_of(error)
@@ -275,7 +275,7 @@ class Duties:
                 raise
 
     def _ask_for_check(self, order: Order, job: RunningJob) -> None:
-        """Have a job look whether an error that failed a part for good is one of the request.
+        """Add a job that looks whether the error of a failed part is one of the whole request.
 
         It has the id of the plan, which is over by now: there is one of them at a time. With
         partial=True each part is tried, so that what can be done is published.
@@ -350,7 +350,7 @@ class Duties:
         parts = list(request.results())
         complete = status.state == "completed" and status.failed == 0
         if not status.ended or not (complete or order.partial):
-            return Published("failed", output)  # What is done is kept: parts may be revived.
+            return Published("failed", output)  # Finished parts are kept: others may be revived.
         winners = [(part, foreign.done_of(part)) for part in parts if part.state == "done"]
         missing = [part.number for part in parts if part.state != "done"]
 
@@ -372,7 +372,7 @@ class Duties:
         self._queue.cancel(publishing := f"{id}/end/{ending}")
         found = self._queue.show(publishing)
         if found is not None and found.state != "ended":
-            raise Release(after=LOOK_SECONDS)  # It runs, and was told to stop.
+            raise Release(after=LOOK_SECONDS)  # It still runs, and is stopping.
         request = self._queue.request(id)
         status = request.status()
         if not status.ended or status.endings != ending:
@@ -380,7 +380,7 @@ class Duties:
         return abandon(self._files, output, id, run_of(status))
 
     def _give_back_unlike(self, plan: Plan) -> None:
-        """Leave a request to workers that are like the one that planned it."""
+        """Leave a request to workers like the planner's."""
         if why := unlike(plan, self._spark):
             raise GivenBack(why)
 
@@ -403,7 +403,7 @@ class Duties:
 
     @contextmanager
     def _noting(self, staging: str, job: RunningJob) -> Iterator[None]:
-        """Look after a directory for a while where a run in it was told to stop."""
+        """Watch a directory for a while after a run in it was stopped."""
         try:
             yield
         except BaseException as error:
@@ -412,7 +412,7 @@ class Duties:
             raise
 
     def _tidy(self) -> None:
-        """Remove what tasks wrote after they were cancelled: nobody ever looks there again.
+        """Remove what tasks wrote after they were cancelled: no later run uses these directories.
 
         A task is told to stop, and not waited for. Where there is no plan the request is over.
         """
@@ -441,7 +441,7 @@ class Duties:
     # ----------------------------------------------------------------- watch
 
     def watch(self, over: threading.Event) -> None:
-        """End what nobody wants any more, and tell how far the rest is."""
+        """End the jobs that were cancelled, and tell how far the others are."""
         context = self._spark.sparkContext
         while not over.wait(LOOK_SECONDS):
             try:
