@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.engine.scripts import SCRIPTS, SHARED, assemble, functions_in, read
+from holdfast.engine.scripts import SCRIPTS, assemble, functions_in, shared
 
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "lua"
@@ -63,7 +63,7 @@ def too_long() -> list[str]:
 
 def shared_functions() -> set[str]:
     """Return the functions that transitions may share."""
-    return {name for file in SHARED for name in functions_in(read(file))}
+    return set(functions_in(shared()))
 
 
 def used_functions() -> set[str]:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from holdfast.engine.scripts import BOUNDS, SCRIPTS, assemble, functions_in
+from holdfast.engine.scripts import BOUNDS, SCRIPTS, assemble, functions_in, transitions
 
 ROOT: Final = Path(__file__).parents[1]
 ENGINE: Final = Path("src/holdfast/engine/lua")
@@ -85,7 +85,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_FUNCTION: Final = re.compile(r"^local function (\w+)", re.MULTILINE)
+_FUNCTION: Final = re.compile(r"^(?:local function |function transition\.)(\w+)", re.MULTILINE)
 
 KEYWORDS: Final = frozenset(
     [
@@ -354,8 +354,8 @@ class CannotTell(Exception):
 def touched_by(file: str, function: str) -> list[str]:
     """Return the transitions that are another text when a function of a file is."""
     names = sorted({script.name for script in SCRIPTS})
-    if Path(file).stem in names:
-        return [Path(file).stem]
+    if function in names and transitions()[function][0] == file.removesuffix(".lua"):
+        return [function]
     return [name for name in names if function in functions_in(assemble(name))] or names
 
 

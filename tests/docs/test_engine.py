@@ -32,10 +32,11 @@ def table(heading: str) -> list[list[str]]:
 
 
 def header(name: str) -> str:
-    """Return the comment with which a Lua file opens."""
-    comment = re.match(r"(?:--.*\n)+", LUA[name])
-    assert comment, f"{name}.lua has no header"
-    return re.sub(r"^-- ?", "", comment[0], flags=re.MULTILINE)
+    """Return the comment above a transition."""
+    file, _ = scripts.transitions()[name]
+    comment = re.search(rf"((?:^--.*\n)+)function transition\.{name}\(\)", LUA[file], re.MULTILINE)
+    assert comment, f"{name} has no header"
+    return re.sub(r"^-- ?", "", comment[1], flags=re.MULTILINE)
 
 
 # ------------------------------------------------------------------------------ keys

@@ -15,7 +15,7 @@ from support import TestServer, command_on, with_login
 pytestmark = pytest.mark.grid
 
 ENGINE = scripts.LUA
-RIGHTS = (ENGINE / "rights.lua").read_text()
+_, RIGHTS = scripts.transitions()["rights"]
 
 
 def test_all_commands_are_asked_about_that_a_queue_uses() -> None:

@@ -95,10 +95,10 @@ def test_the_keys_of_a_kind_are_read_from_the_comments() -> None:
 def test_every_file_of_the_engine_has_mutants_and_a_transition_that_they_touch() -> None:
     mutants = all_mutants()
     assert len({mutant.id for mutant in mutants}) == len(mutants)
-    assert {mutant.file for mutant in mutants} >= {"prelude.lua", "lease.lua", "shared/adding.lua"}
-    assert touched_by("lease.lua", "") == ["lease"]
-    assert "lease" in touched_by("shared/settling.lua", "held")
-    assert "pause" not in touched_by("shared/settling.lua", "held")
+    assert {mutant.file for mutant in mutants} >= {"prelude.lua", "leases.lua", "shared/adding.lua"}
+    assert touched_by("leases.lua", "lease") == ["lease"]
+    assert "lease" in touched_by("prelude.lua", "held")
+    assert "pause" not in touched_by("prelude.lua", "held")
     assert "pause" in touched_by("prelude.lua", "begin")
 
 

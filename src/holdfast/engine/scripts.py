@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import Final
 
 from holdfast.codec import MAX_ERROR_BYTES
@@ -73,23 +74,27 @@ BOUNDS: Final = {
 FIELDS: Final = ("todo", "number", "stood", *Record.__struct_fields__)
 """The fields of the record of a request, in their order. The first three are never stored."""
 
-SHARED: Final = (
+FILES: Final = (
     "prelude",
-    "shared/settling",
     "shared/requests",
     "shared/waiting",
     "shared/closing",
     "shared/ending",
-    "shared/returning",
-    "shared/cancelling",
     "shared/adding",
-    "shared/ledger",
-    "shared/claiming",
     "shared/staging",
-    "shared/maintaining",
     "shared/granting",
+    "jobs",
+    "leases",
+    "requests",
+    "writes",
+    "claims",
+    "queue",
+    "reads",
+    "repair",
+    "audit",
 )
-"""The files of functions that transitions share, each after the files that it needs."""
+"""All Lua files, each after the files whose functions it needs: first what transitions share, then
+the transitions by family."""
 
 LAZY: Final = frozenset(
     {
@@ -110,6 +115,9 @@ _COMMENT: Final = re.compile(r" *--.*")
 _EMPTY: Final = re.compile(r"\n\n+")
 _STRING: Final = re.compile(r"'[^']*'")
 _FUNCTION: Final = re.compile(r"^local function (\w+)\b.*?^end\n", re.MULTILINE | re.DOTALL)
+_TRANSITION: Final = re.compile(
+    r"^function transition\.(\w+)\(\)\n(.*?)^end\n", re.MULTILINE | re.DOTALL
+)
 _KEY: Final = re.compile(r"\bkey\.(\w+)")
 _FIELD: Final = re.compile(r"\b(record|field)\.(\w+)")
 _BOUND: Final = re.compile(rf"\b({'|'.join(BOUNDS)})\b")
@@ -148,7 +156,7 @@ def _text(name: str, flags: str) -> bytes:
 
 def assemble(name: str) -> str:
     """Return the body of a transition with the shared functions that it needs."""
-    text = "".join(map(read, (*SHARED, name)))
+    text = shared() + transitions()[name][1]
     functions = functions_in(text)
     needed = _reached(_FUNCTION.sub("", text), functions)
     text = _FUNCTION.sub(
@@ -189,6 +197,22 @@ def _place(match: re.Match[str]) -> str:
 def functions_in(text: str) -> dict[str, str]:
     """Return the functions at the outermost level of a text, by name."""
     return {match[1]: match[0] for match in _FUNCTION.finditer(text)}
+
+
+@cache
+def shared() -> str:
+    """Return everything that transitions share."""
+    return _TRANSITION.sub("", "".join(map(read, FILES)))
+
+
+@cache
+def transitions() -> dict[str, tuple[str, str]]:
+    """Return the file and the body of every transition, by name."""
+    return {
+        match[1]: (file, dedent(match[2]))
+        for file in FILES
+        for match in _TRANSITION.finditer(read(file))
+    }
 
 
 def read(file: str) -> str:
