@@ -61,9 +61,10 @@ class BenchServer:
         return int(self.client.info("memory")["used_memory"])
 
     def script_usec(self) -> int:
-        """Microseconds that the server spent in scripts so far."""
+        """Microseconds that the server spent in functions so far."""
         stats = self.client.info("commandstats")
-        return int(stats["cmdstat_evalsha"]["usec"])
+        found = (stats.get(f"cmdstat_{name}") for name in ("fcall", "fcall_ro"))
+        return sum(int(stat["usec"]) for stat in found if stat)
 
     def effort(self) -> Effort:
         info = self.client.info("all")

@@ -18,7 +18,7 @@ HELPERS = {"faults", "worker.support", "spark.pipeline.support"}
 pytest.register_assert_rewrite(*HELPERS - sys.modules.keys())
 
 from cluster.nodes import Nodes, closing, url_of
-from engine_support import Behind, load_scripts
+from engine_support import Behind, load_library
 from holdfast import Queue, Server
 from holdfast.engine.keys import SLOTS, slot_of
 from proxy import Proxy
@@ -119,7 +119,7 @@ def live_queue(server: Server, queue_name: str) -> Iterator[Queue]:
 @pytest.fixture
 def behind(client: redis.Redis, queue: Queue) -> Behind:
     """Redis-py on the keys of the test's queue. Scripts are loaded, so calls can be counted."""
-    load_scripts(client)
+    load_library(client)
     return Behind(client, queue)
 
 
@@ -152,7 +152,7 @@ def one_proxy(test_server: TestServer) -> Iterator[Proxy]:
 @pytest.fixture
 def proxy(one_proxy: Proxy, client: redis.Redis) -> Iterator[Proxy]:
     """A good connection until the test plans something else. Scripts are loaded."""
-    load_scripts(client)
+    load_library(client)
     one_proxy.plan()
     yield one_proxy
     one_proxy.plan()

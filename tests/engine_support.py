@@ -24,11 +24,11 @@ from holdfast import (
     UnsupportedServer,
 )
 from holdfast.client.status import PartState
-from holdfast.engine import calls, claim_calls, request_calls, scripts, write_calls
+from holdfast.engine import calls, claim_calls, library, request_calls, write_calls
 from holdfast.engine.call import Call, Entry, Failed
 from holdfast.engine.keys import NAMES, queue_keys
+from holdfast.engine.library import Function
 from holdfast.engine.replies import RECORD_FORMAT, Record, read_record
-from holdfast.engine.scripts import Script
 from support import Clock, Kind, TestServer, command_on, wait_until
 
 T = TypeVar("T")
@@ -85,25 +85,26 @@ class Behind:
 
     def ask(self, call: Call[T], caller: str, number: int, now: int | None = None) -> T:
         """Make a call under a caller and a number of the test's own."""
-        head = ["" if now is None else now, *((caller, number) if call.script.changes else ())]
-        return call.read(self.run(call.script, *head, *call.args))
+        head = ["" if now is None else now, *((caller, number) if call.function.changes else ())]
+        return call.read(self.run(call.function, *head, *call.args))
 
-    def run(self, script: Script, *args: Any) -> Any:
-        """Run a script with any arguments; an error reply is raised as redis-py raises it."""
+    def run(self, function: Function, *args: Any) -> Any:
+        """Call a function with any arguments; an error reply is raised as redis-py raises it."""
         raw = [arg.encode(errors="surrogateescape") if type(arg) is str else arg for arg in args]
-        command = ("EVALSHA", script.sha, len(NAMES), *self.keys.values(), *raw)
+        command = ("FCALL", function.called, len(NAMES), *self.keys.values(), *raw)
         try:
             return command_on(self.client, *command)
-        except redis.exceptions.NoScriptError:
-            self.client.script_load(script.text)
+        except redis.exceptions.ResponseError as error:
+            if "Function not found" not in str(error):
+                raise
+            load_library(self.client)
             return command_on(self.client, *command)
 
 
-def load_scripts(client: redis.Redis) -> None:
-    """Let a server have every script, so that a call is one request."""
-    if not all(client.script_exists(*(script.sha.decode() for script in scripts.SCRIPTS))):
-        for script in scripts.SCRIPTS:
-            client.script_load(script.text)
+def load_library(client: redis.Redis) -> None:
+    """Let a server have the library, so that a call is one request."""
+    if not command_on(client, "FUNCTION", "LIST", "LIBRARYNAME", library.library_name()):
+        command_on(client, "FUNCTION", "LOAD", library.library())
 
 
 def take(queue: Queue, seconds: float = 30) -> Lease:
@@ -117,6 +118,11 @@ def command_calls(client: redis.Redis, command: str) -> int:
     """Return how often the server has run a command since its start."""
     stats = command_on(client, "INFO", "commandstats")
     return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def engine_calls(client: redis.Redis) -> int:
+    """Return how often the server has run a function or script of ours since its start."""
+    return sum(command_calls(client, command) for command in ("fcall", "fcall_ro", "evalsha"))
 
 
 def refused(ask: Callable[[], object]) -> ServerRefused | None:
@@ -615,8 +621,8 @@ class _Catching(Queue):
         raise _CaughtError(call)
 
 
-def script_of(kind: str, queue: Queue, held: Held) -> Script:
-    return call_of(lambda queue: CHANGES[kind](queue, held), queue).script
+def function_of(kind: str, queue: Queue, held: Held) -> Function:
+    return call_of(lambda queue: CHANGES[kind](queue, held), queue).function
 
 
 def call_of(ask: Callable[[Queue], object], queue: Queue) -> Call[Any]:

@@ -1,6 +1,6 @@
 """A bad connection on purpose: a TCP proxy before a server, told what to do to each request.
 
-A request is one command of a client, together with the BLPOP or SCRIPT LOAD that it sent right
+A request is one command of a client, together with the BLPOP or FUNCTION LOAD that it sent right
 before it. Each request, on whatever connection it comes, takes the next step of the plan; when
 the plan is used up, requests pass. So does the name by which a client introduces itself.
 The proxy knows where a request and its reply end, and so can cut exactly between what the server
@@ -29,7 +29,11 @@ DRIPS = 16
 DRIP_SECONDS = 0.001
 TRICKLE_SECONDS = 0.08
 
-_LEADING = (b"BLPOP", b"SCRIPT")  # What a client sends before the command that it goes with.
+_LEADING = (
+    b"BLPOP",
+    b"FUNCTION",
+    b"SCRIPT",
+)  # What a client sends before the command that it goes with.
 _NAMES = b"CLIENT"  # How it introduces itself, before its first request or with it.
 
 

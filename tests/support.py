@@ -23,10 +23,11 @@ from holdfast.server.embedded import find_binary
 DEADLINE = 30.0
 SECURITY = Path(__file__).parents[1] / "SECURITY.md"
 
-Kind: TypeAlias = Literal["plain", "acl", "cluster", "nodes"]
+Kind: TypeAlias = Literal["plain", "acl", "scripts", "cluster", "nodes"]
 KINDS: dict[Kind, str] = {
     "plain": "a server by itself",
     "acl": "queues connect as the user that SECURITY.md recommends, who may reach `q*`",
+    "scripts": "queues connect as a user who may run scripts, but neither call nor load functions",
     "cluster": "a cluster of one node, which has all slots",
     "nodes": "the first of three nodes of a cluster, which queues find through the others",
 }
@@ -121,6 +122,10 @@ class TestServer:
                 user = documented_user("q*")
                 command_on(client, "ACL", "SETUSER", *user)
                 self.queue_url = with_login(self.url, f"{user[0]}:secret")
+            elif self._kind == "scripts":
+                rules = ("on", ">secret", "~*", "&*", "+@all", "-fcall", "-fcall_ro", "-function")
+                command_on(client, "ACL", "SETUSER", "scripts", *rules)
+                self.queue_url = with_login(self.url, "scripts:secret")
             elif self._kind == "cluster":
                 _give_all_slots(client)
 

@@ -1,74 +1,57 @@
-"""Lint every transition as it runs, with luacheck where the machine has it."""
+"""Lint the engine's library, with luacheck where the machine has it."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from holdfast.engine.scripts import SCRIPTS, assemble, functions_in, shared
+from holdfast.engine import library
 
 ROOT = Path(__file__).parents[1]
-BUILD = ROOT / "build" / "lua"
-ENGINE = ROOT / "src" / "holdfast" / "engine" / "lua"
 LONGEST = 100
+COMMAND = ["--std", "lua51", "--formatter", "plain", "--codes", "--no-max-line-length"]
+COMMAND += ["--read-globals", "redis", "cmsgpack", "struct", "KEYS", "ARGV"]
 
 
 def main() -> int:
     """Print what is wrong, by file and line; return how the process shall end."""
-    ours = [f"nobody uses {name}" for name in sorted(shared_functions() - used_functions())]
-    ours += too_long()
+    problems = too_long()
     luacheck = shutil.which("luacheck")
+    if luacheck:
+        problems += check(luacheck)
+    print(*problems, sep="\n", end="\n" if problems else "")
     if luacheck is None:
-        print(*ours, sep="\n")
         print("luacheck is not installed (Debian: apt install lua-check): the rest is not checked")
-        return 1 if ours else 0
-    shutil.rmtree(BUILD, ignore_errors=True)
-    BUILD.mkdir(parents=True)
-    for script in SCRIPTS:
-        (BUILD / f"{script.name}.lua").write_text(assemble(script.name))
-    command = [luacheck, "--std", "lua51"]
-    command += ["--read-globals", "redis", "cmsgpack", "struct", "KEYS", "ARGV"]
-    command += [
-        "--ignore",
-        "231/this",
-        "211/this",  # Every script has them; `rights` runs no command.
-        "211/call",
-        "43",  # A function that was put into another does not see what that calls alike.
-        "--formatter",
-        "plain",
-        "--codes",
-        "--no-max-line-length",  # What is filled in may be long.
-        str(BUILD),
-    ]
-    problems = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    for problem in [*problems.splitlines(), *ours]:
-        print(problem)
-    if problems:
-        print(f"(the lines are those of the files in {BUILD.relative_to(Path.cwd())})")
-    print(f"luacheck: {len(SCRIPTS)} scripts, {len(problems.splitlines()) + len(ours)} problems")
-    return 1 if problems or ours else 0
+    print(f"Lua: {len(library.FILES)} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+def check(luacheck: str) -> list[str]:
+    """Return what luacheck finds, in the lines of our files."""
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / "library.lua"
+        _, _, text = library.library().decode().partition("\n")
+        file.write_text(text + "run_as_script()\n")
+        command = [luacheck, *COMMAND, str(file)]
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return [
+            re.sub(r"^.*?:(\d+):", lambda match: library.place_of(int(match[1]) + 1) + ":", line)
+            for line in found.splitlines()
+        ]
 
 
 def too_long() -> list[str]:
     """Return the lines of our files that are longer than others."""
     return [
         f"{file.name}:{number}: line is too long ({len(line)} > {LONGEST})"
-        for file in sorted(ENGINE.rglob("*.lua"))
+        for file in sorted(library.LUA.rglob("*.lua"))
         for number, line in enumerate(file.read_text().splitlines(), 1)
         if len(line) > LONGEST
     ]
-
-
-def shared_functions() -> set[str]:
-    """Return the functions that transitions may share."""
-    return set(functions_in(shared()))
-
-
-def used_functions() -> set[str]:
-    """Return the functions that some script carries."""
-    return {name for script in SCRIPTS for name in functions_in(assemble(script.name))}
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from holdfast.engine.scripts import BOUNDS, SCRIPTS, assemble, functions_in, transitions
+from holdfast.engine import library
+from holdfast.engine.library import BOUNDS
 
 ROOT: Final = Path(__file__).parents[1]
 ENGINE: Final = Path("src/holdfast/engine/lua")
@@ -86,6 +87,9 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _FUNCTION: Final = re.compile(r"^(?:local function |function transition\.)(\w+)", re.MULTILINE)
+_WHOLE_FUNCTION: Final = re.compile(
+    r"^(?:local )?function ([\w.]+)\b.*?^end\n", re.MULTILINE | re.DOTALL
+)
 
 KEYWORDS: Final = frozenset(
     [
@@ -352,11 +356,31 @@ class CannotTell(Exception):
 
 
 def touched_by(file: str, function: str) -> list[str]:
-    """Return the transitions that are another text when a function of a file is."""
-    names = sorted({script.name for script in SCRIPTS})
-    if function in names and transitions()[function][0] == file.removesuffix(".lua"):
+    """Return the transitions that run a function of a file, directly or through others."""
+    functions = functions_of(library.code())
+    transitions = sorted({function.runs for function in library.FUNCTIONS})
+    if f"function transition.{function}()" in (ROOT / ENGINE / file).read_text():
         return [function]
-    return [name for name in names if function in functions_in(assemble(name))] or names
+    return [
+        name
+        for name in transitions
+        if function in reached(functions[f"transition.{name}"], functions)
+    ] or transitions
+
+
+def functions_of(text: str) -> dict[str, str]:
+    """Return the functions at the outermost level of a text, by name."""
+    return {match[1]: match[0] for match in _WHOLE_FUNCTION.finditer(text)}
+
+
+def reached(text: str, functions: Mapping[str, str]) -> set[str]:
+    """Return the functions that a text uses, directly or through others."""
+    unseen, found = [text], set[str]()
+    while unseen:
+        new = functions.keys() & set(re.findall(r"\w+", unseen.pop())) - found
+        found |= new
+        unseen += [functions[function] for function in new]
+    return found
 
 
 async def run_tests(changed: Mapping[str, str], touched: Sequence[str], look: Look) -> Outcome:

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import Phase, stateful
 
 import holdfast
-from holdfast.engine.scripts import SCRIPTS
+from holdfast.engine.library import FUNCTIONS
 
 MODEL = "tests/model/"
 BY_FILE, BY_PARAMETERS, GENERAL, FAR = range(4)
@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the tests that most likely catch the mutant, those first that bear its name."""
     touched = set(config.getoption("--mutant-touches").split(","))
-    others = {script.name for script in SCRIPTS} - touched
+    others = {function.runs for function in FUNCTIONS} - touched
     by_id = {item.nodeid: item for item in items}
     chosen = choose(list(by_id), touched, others, config.getoption("--mutant-tests"))
     config.hook.pytest_deselected(items=[by_id[id] for id in by_id.keys() - set(chosen)])

@@ -157,22 +157,22 @@ def test_a_call_is_made_again_until_a_replica_has_it(
         primary, replica = cluster.primary_of(name), cluster.replica_of(name)
         with primary.client() as client:
             replica.freeze()  # Its connection is there, it only does not say what it has.
-            begun = evals(primary)
+            begun = function_calls(primary)
             adding = threads.submit(lambda: queue.add(b"x", id="a"))
-            wait_until(lambda: evals(primary) > begun, "the call")
+            wait_until(lambda: function_calls(primary) > begun, "the call")
             # On a new connection nothing was changed: it must not be waited for nothing.
             for _ in range(2):
-                begun = evals(primary)
+                begun = function_calls(primary)
                 kill_connections(client)
-                wait_until(lambda: evals(primary) > begun, "the call again")  # noqa: B023
+                wait_until(lambda: function_calls(primary) > begun, "the call again")  # noqa: B023
             assert not adding.done()
             replica.thaw()
         assert adding.result(DEADLINE)
         assert queue.counts().ready == 2
 
 
-def evals(node: Node) -> int:
-    return int(node.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+def function_calls(node: Node) -> int:
+    return int(node.info("commandstats").get("cmdstat_fcall", {"calls": 0})["calls"])
 
 
 def test_what_a_replica_has_survives_the_primary(

@@ -20,7 +20,7 @@ from holdfast import (
     ServerUnavailable,
     Worker,
 )
-from holdfast.engine import scripts
+from holdfast.engine import library
 from holdfast.engine.keys import NAMES, queue_keys, slot_of
 from support import DEADLINE, command_on, wait_until
 from worker.support import at_work
@@ -29,14 +29,15 @@ from worker.support import at_work
 ASLEEP = 2 * DEADLINE
 
 
-def knows(node: Node, *scripts: bytes) -> list[bool]:
+def has_library(node: Node) -> bool:
     with node.client() as client:
-        return [bool(known) for known in client.script_exists(*(sha.decode() for sha in scripts))]
+        found = command_on(client, "FUNCTION", "LIST", "LIBRARYNAME", library.library_name())
+        return bool(found)
 
 
-def forget_scripts(cluster: Nodes) -> None:
-    for node in cluster.nodes:
-        node.ask("SCRIPT", "FLUSH")
+def forget_library(cluster: Nodes) -> None:
+    for node in cluster.primaries():
+        node.ask("FUNCTION", "FLUSH")
 
 
 # ------------------------------------------------------------------------- where they are
@@ -97,17 +98,17 @@ moves = pytest.mark.parametrize("move", MOVES.values(), ids=list(MOVES))
 
 
 @moves
-def test_a_queue_that_moved_is_followed_and_brings_its_scripts(
+def test_a_queue_that_moved_is_followed_and_brings_its_library(
     cluster: Nodes, queue: Queue, move: Callable[[Nodes, str, Node], None]
 ) -> None:
     queue.add_many([b"x", b"y"], result_for=60)
     lease = take(queue)
     before = cluster.primary_of(queue.name)
-    forget_scripts(cluster)
+    forget_library(cluster)
     move(cluster, queue.name, cluster.elsewhere(queue.name))
     cluster.wait_for_another(queue.name, than=before)
     assert queue.complete(lease, b"result")
-    assert knows(cluster.primary_of(queue.name), scripts.COMPLETE_WITH_RESULTS.sha) == [True]
+    assert has_library(cluster.primary_of(queue.name))
     outcome = queue.result(lease.id)
     assert outcome
     assert outcome.result == b"result"
@@ -217,7 +218,7 @@ def test_one_who_was_sent_on_brings_the_script_along(
                     "HSET": ["-", "-"],
                 }
                 command_on(client, kind, key, *rest[kind])
-    forget_scripts(cluster)
+    forget_library(cluster)
     answers: list[int] = []
 
     def call(now: str) -> None:
@@ -226,7 +227,7 @@ def test_one_who_was_sent_on_brings_the_script_along(
 
     cluster.move(queue.name, target, between=call)
     assert answers == [1]
-    assert knows(source, scripts.COUNTS.sha) == [False]
+    assert not has_library(source)
     with target.client() as client:
         client.unlink(*keys.values())
 

@@ -61,24 +61,24 @@ def test_a_primary_that_is_killed_is_replaced_and_calls_wait_for_that(
     assert queue.counts().ready == 2
 
 
-@pytest.mark.parametrize("script", ["known", "new"])
+@pytest.mark.parametrize("library", ["there", "new"])
 def test_one_that_became_a_replica_unnoticed_is_left(
-    slow_shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+    slow_shell: Shell, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    """It says READONLY, before any Sentinel was asked again; a new script is loaded first."""
+    """It says READONLY, before any Sentinel was asked again; a new library is loaded first."""
     monkeypatch.setattr("holdfast.connection.topology.CONFIRM_SECONDS", 3600)
     watched = Watched(tmp_path)
     with closing(watched), open_queue(slow_shell, name, watched.url) as queue:
         queue.add(b"x", delay=3600)
         before, after = watched.primary(), watched.replica()
+        if library == "new":
+            with before.client() as other:
+                command_on(other, "FUNCTION", "FLUSH")
         with after.client() as other:
             # The other way round, by hand: the connections stay.
             command_on(other, "REPLICAOF", "NO", "ONE")
         follow(before, after)
         watched.watch(after)
-        if script == "new":
-            with before.client() as other:
-                command_on(other, "SCRIPT", "FLUSH")
         assert queue.add(b"y", id="b")
         with after.client() as other:
             assert command_on(other, "HEXISTS", f"hf:{{{name}}}:jobs", "b")

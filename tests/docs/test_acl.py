@@ -11,8 +11,9 @@ import pytest
 import redis
 
 from docs.pages import DOCS, ROOT, run
+from engine_support import load_library
 from holdfast import Queue, ServerRefused, Worker
-from holdfast.engine import scripts
+from holdfast.engine import library
 from support import TestServer, command_on
 
 SERVER_PAGE, SECURITY = DOCS / "server.md", ROOT / "SECURITY.md"
@@ -33,7 +34,7 @@ def limited_url(
     assert ">secret" in rules
     command_on(client, "ACL", "SETUSER", name, "reset")
     command_on(client, "ACL", "SETUSER", name, *rules)
-    client.script_flush()
+    load_library(client)
     url = test_server.url.replace("//", f"//{name}:secret@")
     monkeypatch.setenv("HOLDFAST_URL", url)
     yield url
@@ -87,9 +88,9 @@ def test_the_documented_user_can_do_nothing_else(limited_url: str, client: redis
                 command_on(user, *command)
 
 
-def test_the_line_has_the_commands_that_the_scripts_use_and_no_more() -> None:
-    lua = "".join(path.read_text() for path in Path(scripts.__file__).parent.rglob("*.lua"))
-    sent = {"evalsha", "script|load", "blpop", "subscribe", "info", "ping"}
+def test_the_line_has_the_commands_that_the_functions_use_and_no_more() -> None:
+    lua = "".join(path.read_text() for path in Path(library.__file__).parent.rglob("*.lua"))
+    sent = {"fcall", "fcall_ro", "blpop", "subscribe", "info", "ping"}
     sent |= {"client|setname", "client|setinfo"}
     used = {command.lower() for command in re.findall(r"call\('([A-Z]+)'", lua)}
     rules = documented().split()

@@ -13,18 +13,18 @@ from conftest import Clock
 from docs.pages import DOCS, ROOT, blocks, code_in, rows, section
 from engine_support import Behind, take
 from holdfast import Queue, names
-from holdfast.engine import keys, scripts
+from holdfast.engine import keys, library
+from holdfast.engine.library import MAX_BYTES, MAX_JOBS
 from holdfast.engine.replies import Record
-from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS
 from holdfast.job import Facts
 
 PAGE = DOCS / "engine.md"
-ENGINE = scripts.LUA
+ENGINE = library.LUA
 LUA = {
     path.relative_to(ENGINE).with_suffix("").as_posix(): path.read_text()
     for path in ENGINE.rglob("*.lua")
 }
-TRANSITIONS = sorted({script.name for script in scripts.SCRIPTS})
+TRANSITIONS = sorted({function.runs for function in library.FUNCTIONS})
 
 
 def table(heading: str) -> list[list[str]]:
@@ -33,8 +33,8 @@ def table(heading: str) -> list[list[str]]:
 
 def header(name: str) -> str:
     """Return the comment above a transition."""
-    file, _ = scripts.transitions()[name]
-    comment = re.search(rf"((?:^--.*\n)+)function transition\.{name}\(\)", LUA[file], re.MULTILINE)
+    text = "".join(LUA.values())
+    comment = re.search(rf"((?:^--.*\n)+)function transition\.{name}\(\)", text, re.MULTILINE)
     assert comment, f"{name} has no header"
     return re.sub(r"^-- ?", "", comment[1], flags=re.MULTILINE)
 
@@ -66,12 +66,14 @@ def test_every_section_is_a_transition() -> None:
     assert sorted(headings) == TRANSITIONS
 
 
-def test_every_script_is_shown_with_its_flags() -> None:
+def test_every_function_is_shown_with_its_flags() -> None:
     shown = [
-        (code_in(script)[0], " ".join(code_in(flags)))
-        for script, flags, _ in table("How a script is put together")
+        (code_in(function)[0], " ".join(code_in(flags)))
+        for function, flags, _ in table("The library")
     ]
-    assert sorted(shown) == sorted((script.name, script.flags) for script in scripts.SCRIPTS)
+    assert sorted(shown) == sorted(
+        (function.name, function.flags) for function in library.FUNCTIONS
+    )
 
 
 # ---------------------------------------------------------------------- what is stored
@@ -85,7 +87,7 @@ def test_the_facts_are_those_of_the_code_with_their_defaults() -> None:
     # The engine's own, and what is said to the group: users are not told.
     defaults |= {"number": "None", "place": "None", "group_limit": "None"}
     assert shown == {name: words.get(default, default) for name, default in defaults.items()}
-    kinds = re.search(r"this\.kinds or \{(.*?)\}", LUA["prelude"], re.DOTALL)
+    kinds = re.search(r"KIND_OF_FACT = \{(.*?)\}", LUA["prelude"], re.DOTALL)
     assert kinds
     assert set(shown) == set(re.findall(r"(\w+) = '", kinds[1]))
 

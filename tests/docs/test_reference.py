@@ -25,7 +25,7 @@ from holdfast import (
     testing,
 )
 from holdfast.connection import address, server, sockets
-from holdfast.engine.scripts import BOUNDS
+from holdfast.engine.library import BOUNDS
 from holdfast.server import keeper
 
 QUEUE, FAILURES, OPERATING = DOCS / "queue.md", DOCS / "failures.md", DOCS / "operating.md"

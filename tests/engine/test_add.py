@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from conftest import Clock
-from engine_support import Behind, command_calls, ids, take
+from engine_support import Behind, engine_calls, ids, take
 from holdfast import (
     InvalidArgument,
     JobExists,
@@ -109,27 +109,27 @@ def test_the_same_id_twice_in_one_call_is_a_conflict(queue: Queue, behind: Behin
 
 
 def test_a_thousand_jobs_go_in_one_call(queue: Queue, behind: Behind) -> None:
-    made = command_calls(behind.client, "evalsha")
+    made = engine_calls(behind.client)
     receipts = queue.add_many(b"%d" % n for n in range(1000))
     assert len({receipt.id for receipt in receipts}) == 1000
-    assert command_calls(behind.client, "evalsha") == made + 1
+    assert engine_calls(behind.client) == made + 1
 
 
 def test_more_than_a_thousand_go_in_several_calls_and_keep_their_order(
     queue: Queue, behind: Behind
 ) -> None:
-    made = command_calls(behind.client, "evalsha")
+    made = engine_calls(behind.client)
     receipts = queue.add_many(b"%d" % n for n in range(2001))
     assert all(receipts)
-    assert command_calls(behind.client, "evalsha") == made + 3
+    assert engine_calls(behind.client) == made + 3
     leased = [lease.data for _ in range(3) for lease in queue.lease_many(1000, 30)]
     assert leased == [b"%d" % n for n in range(2001)]
 
 
 def test_more_than_8_mib_go_in_several_calls(queue: Queue, behind: Behind) -> None:
-    made = command_calls(behind.client, "evalsha")
+    made = engine_calls(behind.client)
     queue.add_many([b"x" * (4 * MIB)] * 3)
-    assert command_calls(behind.client, "evalsha") == made + 2
+    assert engine_calls(behind.client) == made + 2
     assert queue.counts().ready == 3
 
 

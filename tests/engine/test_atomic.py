@@ -13,15 +13,15 @@ from engine_support import (
     Behind,
     Fill,
     filled,
+    function_of,
     populate,
     populate_plainly,
     populate_with_successors,
     refused,
-    script_of,
 )
 from holdfast import Fenced, Queue, WrongState
 from holdfast.engine.keys import NAMES
-from holdfast.engine.scripts import SCRIPTS
+from holdfast.engine.library import FUNCTIONS
 
 # In a populated queue each of these calls writes to all of these keys.
 SETS = {"ready", "delayed", "leased", "failed", "ended"}
@@ -84,8 +84,8 @@ TOUCHED = {
 
 def test_every_script_that_writes_is_tried_here(queue: Queue, clock: Clock, behind: Behind) -> None:
     held = filled(behind, clock)
-    tried = {script_of(kind, queue, held) for kind in CHANGES}
-    assert tried == {script for script in SCRIPTS if "no-writes" not in script.flags}
+    tried = {function_of(kind, queue, held) for kind in CHANGES}
+    assert tried == {function for function in FUNCTIONS if function.changes}
 
 
 @pytest.mark.parametrize("kind", TOUCHED)

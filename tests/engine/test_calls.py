@@ -8,11 +8,11 @@ import pytest
 import redis
 
 from conftest import Clock
-from engine_support import CHANGES, Behind, call_of, command_calls, filled, ids, script_of, take
+from engine_support import CHANGES, Behind, call_of, command_calls, filled, function_of, ids, take
 from holdfast import NewJob, Queue
-from holdfast.engine import calls, scripts
+from holdfast.engine import calls, library
 from holdfast.engine.call import Call
-from holdfast.engine.scripts import SCRIPTS
+from holdfast.engine.library import FUNCTIONS
 
 REPEATED = [kind for kind in CHANGES if kind != "delete"]
 
@@ -27,8 +27,8 @@ def test_every_changing_transition_is_asked_again_here(
     queue: Queue, clock: Clock, behind: Behind
 ) -> None:
     held = filled(behind, clock)
-    asked = {script_of(kind, queue, held) for kind in REPEATED}
-    assert asked == {script for script in SCRIPTS if script.changes} - {scripts.DELETE}
+    asked = {function_of(kind, queue, held) for kind in REPEATED}
+    assert asked == {function for function in FUNCTIONS if function.changes} - {library.DELETE}
 
 
 @pytest.mark.parametrize("kind", REPEATED)

@@ -270,7 +270,7 @@ def test_a_lease_brings_facts_only_where_some_job_has_any(
 ) -> None:
     queue.add_many([NewJob(b"x", id="a", **facts), NewJob(b"y", id="b")])  # type: ignore[arg-type]
     call = calls.lease("a.1", 30_000, 2)
-    reply = behind.run(call.script, "", "caller", 1, *call.args)
+    reply = behind.run(call.function, "", "caller", 1, *call.args)
     assert reply[:3] == [[b"a", b"b"], [b"x", b"y"], replied]
 
 

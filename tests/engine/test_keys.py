@@ -7,53 +7,78 @@ import pytest
 from engine_support import words
 from holdfast import InvalidArgument
 from holdfast.connection.protocol import Packer
-from holdfast.engine import scripts
+from holdfast.engine import library
 from holdfast.engine.call import Call
 from holdfast.engine.keys import NAMES, queue_keys
-from holdfast.engine.scripts import LEASE, PAUSE, SCRIPTS
+from holdfast.engine.library import FUNCTIONS, LEASE_WITH_RESULTS, PAUSE, Function
+from holdfast.engine.replies import RECORD_BYTES, RECORD_FORMAT, Record
 
-ENGINE = scripts.LUA
+ENGINE = library.LUA
 LUA = {
     path.relative_to(ENGINE).with_suffix("").as_posix(): re.sub(r"--.*", "", path.read_text())
     for path in ENGINE.rglob("*.lua")
 }
-TRANSITIONS = sorted({script.name for script in scripts.SCRIPTS})
+TRANSITIONS = sorted({function.runs for function in FUNCTIONS})
 # A key is named, or is what a loop took out of a list of named ones.
 KEY = (
     r"(?:[\w.]+ and key\.\w+ or )?key\.\w+|(?:SETS|(?:SET|HASH)_KEYS)\[[\w.]+\]|set|set_key|hash"
-    r"|unpack\(KEYS\)"
+    r"|unpack\(keys\)"
 )
 STRING = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
-def test_a_script_has_the_places_of_the_keys_instead_of_their_names() -> None:
-    places = set(range(1, len(NAMES) + 1))
-    for script in SCRIPTS:
-        text = script.text.decode()
-        assert not re.search(r"\bkey\b", text)
-        assert {int(place) for place in re.findall(r"KEYS\[(\d+)\]", text)} <= places
-    assert "call('ZPOPMIN', KEYS[1], " in LEASE.text.decode()
-    assert NAMES[0] == "ready"
+def test_the_library_knows_the_keys_in_the_order_in_which_they_are_sent() -> None:
+    received = re.search(r"local function receive.*?\n(.*?) = unpack", LUA["prelude"], re.DOTALL)
+    assert received
+    assert tuple(re.findall(r"key\.(\w+)", received[1])) == NAMES
 
 
-def test_a_script_carries_only_the_functions_that_it_reaches() -> None:
-    for script in SCRIPTS:
-        text = script.text.decode()
-        for function in re.findall(r"^local function (\w+)", text, re.MULTILINE):
-            assert len(re.findall(rf"\b{function}\b", text)) > 1, (script.name, function)
-    assert "function begin" in PAUSE.text.decode()
-    assert "function read_jobs" not in PAUSE.text.decode()
+def test_the_library_stores_the_numbers_of_a_record_in_the_order_of_the_client() -> None:
+    listed = re.search(r"local NUMBERS = \{(.*?)\}", LUA["shared/requests"], re.DOTALL)
+    assert listed
+    numbers = list(Record.__struct_fields__[:-1])
+    assert re.findall(r"'(\w+)'", listed[1]) == numbers
+    text = LUA["shared/requests"]
+    assert f"local FORMAT, BYTES = '{RECORD_FORMAT}', {RECORD_BYTES}" in text
+    unpacked = re.search(r"local (group, .*?) = struct.unpack", text, re.DOTALL)
+    packed = re.search(r"struct.pack\(FORMAT,(.*?)\)", text, re.DOTALL)
+    assert unpacked
+    assert packed
+    assert re.findall(r"\w+", unpacked[1]) == numbers
+    assert re.findall(r"record\.(\w+)", packed[1]) == numbers
 
 
-def test_no_word_in_capitals_is_left_for_the_server_to_look_up() -> None:
-    for script in SCRIPTS:
-        code = STRING.sub("", script.text.decode())
-        words = set(re.findall(r"\b[A-Z][A-Z_]+\b", code)) - {"ARGV", "KEYS"}
-        assert words == set(re.findall(r"^local ([A-Z_]+) =", code, re.MULTILINE))
+def test_every_transition_is_a_function_and_every_function_a_transition() -> None:
+    found = [
+        name for text in LUA.values() for name in re.findall(r"function transition\.(\w+)", text)
+    ]
+    assert sorted(found) == TRANSITIONS
 
 
-def test_every_transition_is_a_script_and_every_script_a_transition() -> None:
-    assert sorted(scripts.transitions()) == TRANSITIONS
+def test_a_function_is_called_by_a_name_that_says_what_the_library_contains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = PAUSE.called
+    texts = (library.code, library.prefix)
+    monkeypatch.setitem(library.BOUNDS, "MAX_CHUNKS", 17)
+    for text in texts:
+        text.cache_clear()
+    changed = PAUSE.called
+    monkeypatch.undo()
+    for text in texts:
+        text.cache_clear()
+    assert re.fullmatch(r"hf_[0-9a-f]{12}_pause", before)
+    assert changed != before == PAUSE.called
+
+
+def test_the_place_of_an_error_is_found_from_the_line_that_the_server_names() -> None:
+    lines = library.library().decode().splitlines()
+    for file in ("prelude", "shared/ending", "audit"):
+        ours = library.read(file).splitlines()
+        number = len(ours) // 2
+        line = lines.index(ours[0]) + number
+        assert lines[line - 1] == ours[number - 1]
+        assert library.place_of(line) == f"{file}.lua:{number}"
 
 
 @pytest.mark.parametrize("file", LUA)
@@ -69,20 +94,22 @@ def test_no_script_builds_or_spells_out_a_key(file: str) -> None:
         assert re.fullmatch(KEY, key.strip()), (command, key)
 
 
-def test_only_delete_sees_the_keys_themselves() -> None:
-    bodies = {name: body for name, (_, body) in scripts.transitions().items()}
-    assert [name for name, body in bodies.items() if re.search(r"\bKEYS\b", body)] == ["delete"]
-    assert not re.search(r"\bKEYS\b", scripts.shared())
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: f"{script.name}-{script.flags}")
-def test_every_script_is_given_exactly_the_keys_of_its_queue(script) -> None:  # type: ignore[no-untyped-def]
-    packed = Packer("a queue").pack(Call(script, [b"argument"], lambda _: None), b"7", b"me", 5)
-    name, sha, count, *rest = words(packed)
-    assert (name, sha, int(count)) == (b"EVALSHA", script.sha, len(NAMES))
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
+def test_every_function_is_given_exactly_the_keys_of_its_queue(function: Function) -> None:
+    call = Call(function, [b"argument"], lambda _: None)
+    command, called, count, *rest = words(Packer("a queue").pack(call, b"7", b"me", 5))
+    assert (called, int(count)) == (function.called.encode(), len(NAMES))
+    assert command == (b"FCALL" if function.changes else b"FCALL_RO")
     assert tuple(rest[: len(NAMES)]) == queue_keys("a queue")
-    caller = [b"me", b"5"] if script.changes else []
+    caller = [b"me", b"5"] if function.changes else []
     assert rest[len(NAMES) :] == [b"7", *caller, b"argument"]
+
+
+def test_a_script_is_given_the_same_and_at_last_what_to_run() -> None:
+    call = Call(LEASE_WITH_RESULTS, [b"argument"], lambda _: None)
+    command, sha, count, *rest = words(Packer("q").pack_as_script(call, b"7", b"me", 5))
+    assert (command, sha, int(count)) == (b"EVALSHA", library.sha(""), len(NAMES))
+    assert rest == [*queue_keys("q"), b"7", b"me", b"5", b"argument", b"lease"]
 
 
 def test_the_keys_of_a_queue_share_one_slot() -> None:

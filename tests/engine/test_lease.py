@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from conftest import Clock
-from engine_support import Behind, command_calls, ids, take
+from engine_support import Behind, engine_calls, ids, take
 from holdfast import Lease, NewJob, Queue
 from holdfast.engine import calls
 
@@ -115,9 +115,9 @@ def test_many_are_leased_in_one_call_and_no_more_than_asked_for(
     queue: Queue, behind: Behind
 ) -> None:
     queue.add_many(b"%d" % n for n in range(1001))
-    made = command_calls(behind.client, "evalsha")
+    made = engine_calls(behind.client)
     leases = queue.lease_many(1000, 30)
-    assert command_calls(behind.client, "evalsha") == made + 1
+    assert engine_calls(behind.client) == made + 1
     assert [lease.data for lease in leases] == [b"%d" % n for n in range(1000)]
     assert (queue.counts().ready, queue.counts().leased) == (1, 1000)
 
@@ -160,9 +160,9 @@ def test_what_is_done_is_completed_in_the_call_that_leases_more(
 ) -> None:
     queue.add_many([NewJob(b"", id=id, result_for=60) for id in "abcd"])
     done = queue.lease_many(2, 30)
-    made = command_calls(behind.client, "evalsha")
+    made = engine_calls(behind.client)
     more = queue.lease_many(2, 30, complete=[(done[0], b"result"), done[1]])
-    assert command_calls(behind.client, "evalsha") == made + 1
+    assert engine_calls(behind.client) == made + 1
     assert more.completed == [True, True]
     assert ids(more) == ["c", "d"]
     assert behind("HGETALL", "results") == {b"a": b"result"}

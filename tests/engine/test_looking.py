@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conftest import Clock
-from engine_support import Behind, command_calls, take
+from engine_support import Behind, engine_calls, take
 from holdfast import EndedFacts, Facts, InvalidArgument, NewJob, Queue
 from holdfast.engine import calls
 
@@ -232,10 +232,10 @@ def test_a_big_job_hides_no_others(queue: Queue) -> None:
 
 def test_a_look_at_small_jobs_is_one_call(queue: Queue, behind: Behind) -> None:
     queue.add_many([b""] * 3)
-    before = command_calls(behind.client, "evalsha")
+    before = engine_calls(behind.client)
     assert len(queue.peek(10)) == 3
     assert len(queue.peek(2)) == 2
-    assert command_calls(behind.client, "evalsha") == before + 2
+    assert engine_calls(behind.client) == before + 2
 
 
 def test_of_an_ended_job_nothing_is_told_that_is_not_kept(queue: Queue, clock: Clock) -> None:

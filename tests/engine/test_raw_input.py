@@ -15,7 +15,7 @@ from holdfast import Lease, NewJob, Queue
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.engine import calls, claim_calls, request_calls, write_calls
 from holdfast.engine.call import Call, Entry, Failed
-from holdfast.engine.scripts import SCRIPTS, Script
+from holdfast.engine.library import FUNCTIONS, Function
 
 pytestmark = pytest.mark.grid  # Scripts are run around the queue, and so around its user.
 
@@ -102,47 +102,52 @@ def _failures() -> list[Failed]:
     return [Failed(f"id-{n}", f"nobody.t{n // 2}", b"+7000", b"why", b"{}", b"-") for n in range(4)]
 
 
-def arguments(queue: Queue, kind: str) -> tuple[Script, list[str]]:
-    """Return a script and arguments that it takes."""
+def arguments(queue: Queue, kind: str) -> tuple[Function, list[str]]:
+    """Return a function and arguments that it takes."""
     call = call_of(RAW[kind], queue)
-    head = ["1700000000000", *(["caller", "7"] if call.script.changes else [])]
-    return call.script, [*head, *(word.decode(errors="surrogateescape") for word in call.args)]
+    head = ["1700000000000", *(["caller", "7"] if call.function.changes else [])]
+    return call.function, [*head, *(word.decode(errors="surrogateescape") for word in call.args)]
 
 
 def must_refuse(
-    behind: Behind, script: Script, args: list[str], place: int, wrong: str | bytes, what: str = ""
+    behind: Behind,
+    function: Function,
+    args: list[str],
+    place: int,
+    wrong: str | bytes,
+    what: str = "",
 ) -> None:
     """Put something wrong in one place. (When it is taken, pytest shows what and where.)"""
     with pytest.raises(redis.ResponseError, match=rf"^INVALID {what}"):
-        behind.run(script, *args[:place], wrong, *args[place + 1 :])
+        behind.run(function, *args[:place], wrong, *args[place + 1 :])
 
 
 @pytest.mark.parametrize("kind", RAW)
 def test_a_script_takes_no_number_that_is_not_plain_digits(
     queue: Queue, behind: Behind, kind: str
 ) -> None:
-    script, args = arguments(queue, kind)
+    function, args = arguments(queue, kind)
     for (place, word), garbage in itertools.product(enumerate(args), NOT_DIGITS):
         # 0 and 1 may be flags. Without a time it is the server's; without a delay there is none,
         # and without a priority a request keeps the one it has.
         optional = place == 0 or word in ("7000", "99")
         if not word.isdigit() or word in ("0", "1") or (optional and not garbage):
             continue
-        must_refuse(behind, script, args, place, garbage)
+        must_refuse(behind, function, args, place, garbage)
     assert behind.everything() == {}
     if kind in OF_A_READER:
         with pytest.raises(redis.ResponseError, match=r"^FENCED "):
-            behind.run(script, *args)
+            behind.run(function, *args)
     else:
-        behind.run(script, *args)
+        behind.run(function, *args)
 
 
 @pytest.mark.parametrize("kind", RAW)
 def test_a_script_takes_no_call_that_is_cut_off(queue: Queue, behind: Behind, kind: str) -> None:
-    script, args = arguments(queue, kind)
+    function, args = arguments(queue, kind)
     for length in range(len(args)):
         try:
-            behind.run(script, *args[:length])
+            behind.run(function, *args[:length])
         except redis.ResponseError as error:
             assert str(error).startswith(("INVALID ", "FENCED "))  # noqa: PT017
             assert behind.everything() == {}
@@ -154,11 +159,11 @@ def test_a_script_takes_no_call_that_is_cut_off(queue: Queue, behind: Behind, ki
 def test_no_garbage_anywhere_makes_a_script_fail_in_the_middle(
     queue: Queue, behind: Behind, kind: str
 ) -> None:
-    script, args = arguments(queue, kind)
+    function, args = arguments(queue, kind)
     for place in range(len(args)):
         for garbage in ["", " ", "a b", "nan", "-1", "\0", "1", "1000", "1001", LONG, "x" * 5000]:
             try:
-                behind.run(script, *args[:place], garbage, *args[place + 1 :])
+                behind.run(function, *args[:place], garbage, *args[place + 1 :])
             except redis.ResponseError as error:
                 assert str(error).startswith(("INVALID ", "GONE ", "FENCED "))  # noqa: PT017
                 assert behind.everything() == {}
@@ -172,11 +177,11 @@ def test_no_garbage_anywhere_makes_a_script_fail_in_the_middle(
 def test_a_caller_is_a_name_and_a_token_has_no_spaces(
     queue: Queue, behind: Behind, place: int, name: str
 ) -> None:
-    script, args = arguments(queue, "lease")
+    function, args = arguments(queue, "lease")
     if place == 1 and name not in NAMES_TOO:
-        behind.run(script, *args[:place], name, *args[place + 1 :])
+        behind.run(function, *args[:place], name, *args[place + 1 :])
         return
-    must_refuse(behind, script, args, place, name)
+    must_refuse(behind, function, args, place, name)
     assert behind.everything() == {}
 
 
@@ -185,9 +190,9 @@ def test_a_caller_is_a_name_and_a_token_has_no_spaces(
 def test_a_settle_presents_a_token_without_spaces(
     queue: Queue, behind: Behind, kind: str, wrong: str
 ) -> None:
-    script, args = arguments(queue, kind)
+    function, args = arguments(queue, kind)
     place = args.index("nobody.t1")
-    must_refuse(behind, script, args, place, wrong)
+    must_refuse(behind, function, args, place, wrong)
     assert behind.everything() == {}
 
 
@@ -203,9 +208,9 @@ ID_OF |= {"recount": "s", "parts": "r", "tick": "s"}
 def test_a_script_takes_no_id_that_is_no_name(
     queue: Queue, behind: Behind, kind: str, wrong: str
 ) -> None:
-    script, args = arguments(queue, kind)
+    function, args = arguments(queue, kind)
     place = args.index(ID_OF.get(kind, "id-3"))
-    must_refuse(behind, script, args, place, wrong)
+    must_refuse(behind, function, args, place, wrong)
     assert behind.everything() == {}
 
 
@@ -251,11 +256,11 @@ NOT_OPTIONS = [
 def test_a_script_takes_no_options_that_it_cannot_read(
     queue: Queue, behind: Behind, kind: str
 ) -> None:
-    script, args = arguments(queue, kind)
+    function, args = arguments(queue, kind)
     place = OPTIONS_AT[kind]
     assert args[place - 2] == "7"  # Before due and options stands the priority.
     for options in NOT_OPTIONS:
-        must_refuse(behind, script, args, place, options, "options")
+        must_refuse(behind, function, args, place, options, "options")
     assert behind.everything() == {}
 
 
@@ -263,9 +268,9 @@ def test_a_script_takes_no_options_that_it_cannot_read(
 def test_a_script_takes_no_due_that_is_not_plain_digits(
     queue: Queue, behind: Behind, due: str
 ) -> None:
-    script, args = arguments(queue, "add")
+    function, args = arguments(queue, "add")
     place = args.index("7", 4) + 1
-    must_refuse(behind, script, args, place, due, "due")
+    must_refuse(behind, function, args, place, due, "due")
     assert behind.everything() == {}
 
 
@@ -324,18 +329,18 @@ def test_the_same_id_completed_twice_by_force_is_completed_once(
 
 
 def test_no_refusal_repeats_what_came_from_outside(queue: Queue, behind: Behind) -> None:
-    script, args = arguments(queue, "add")
+    function, args = arguments(queue, "add")
     for place in range(len(args)):
         for forged in ("FORGED\r\n+OK", "FORGED" * 100):
             try:
-                behind.run(script, *args[:place], forged, *args[place + 1 :])
+                behind.run(function, *args[:place], forged, *args[place + 1 :])
             except redis.ResponseError as error:
                 assert "FORGED" not in str(error)  # noqa: PT017
 
 
 def test_every_script_has_been_given_bad_input(queue: Queue) -> None:
-    tried = {call_of(ask, queue).script.name for ask in RAW.values()}
-    untried = {script.name for script in SCRIPTS} - tried
+    tried = {call_of(ask, queue).function.runs for ask in RAW.values()}
+    untried = {function.runs for function in FUNCTIONS} - tried
     assert untried == {
         "resume",
         "delete",

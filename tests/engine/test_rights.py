@@ -9,20 +9,20 @@ import redis
 
 from engine_support import Behind, command_calls
 from holdfast import Queue, Server
-from holdfast.engine import calls, scripts
+from holdfast.engine import calls, library
 from support import TestServer, command_on, with_login
 
 pytestmark = pytest.mark.grid
 
-ENGINE = scripts.LUA
-_, RIGHTS = scripts.transitions()["rights"]
+ENGINE = library.LUA
+RIGHTS = (ENGINE / "reads.lua").read_text().partition("function transition.rights()")[2]
 
 
 def test_all_commands_are_asked_about_that_a_queue_uses() -> None:
     lua = "".join(path.read_text() for path in ENGINE.rglob("*.lua"))
     used = set(re.findall(r"call\('([A-Z]+)'", lua))
     asked = re.findall(r"\{'([A-Z]+)'", RIGHTS)
-    assert set(asked) == used | {"BLPOP", "SUBSCRIBE", "SCRIPT"}
+    assert set(asked) == used | {"BLPOP", "SUBSCRIBE"}
     assert len(asked) == len(set(asked))
 
 
@@ -35,9 +35,7 @@ def test_who_may_do_everything_is_denied_nothing(queue: Queue, behind: Behind) -
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"\{'([A-Z]+)'", RIGHTS))))
 def test_each_is_found(test_server: TestServer, client: redis.Redis, command: str) -> None:
-    rule = "-script|load" if command == "SCRIPT" else f"-{command}"
-    client.script_load(scripts.RIGHTS.text)
-    rules = ("reset", "on", ">secret", "~*", "&*", "+@all", rule)
+    rules = ("reset", "on", ">secret", "~*", "&*", "+@all", f"-{command}")
     command_on(client, "ACL", "SETUSER", "rights", *rules)
     server = Server(with_login(test_server.url, "rights:secret"))
     assert Queue("q rights", server)._run(calls.rights()) == [command]

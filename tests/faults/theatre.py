@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from conftest import Clock
-from engine_support import load_scripts
+from engine_support import load_library
 from faults.scenarios import SCENARIOS, Scenario, Stage
 from faults.shells import SHELLS, Shell, open_queue
 from faults.stored import Stored, claimed, stored
@@ -54,9 +54,9 @@ Played: TypeAlias = dict[tuple[Shell, str], tuple[Any, Stored]]
 def open_theatre(
     server: TestServer, proxy: Proxy, shell: Shell, name: str, played: Played
 ) -> Iterator[Theatre]:
-    """A theatre on a server that has all scripts."""
+    """A theatre on a server that has the library."""
     with server.client() as client:
-        load_scripts(client)
+        load_library(client)
         yield Theatre(server.url, proxy, client, shell, name, played)
 
 

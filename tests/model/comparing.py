@@ -107,7 +107,7 @@ class Comparing(RuleBasedStateMachine):
             expected = views.answer(self.model, expected)
         except Refusal as refusal:
             expected = str(refusal)
-        self.looked_at_requests = sent.call.script.name in ("repair", "revive")
+        self.looked_at_requests = sent.call.function.name in ("repair", "revive")
         looks = self._looks()
         answer, *looked = self.engine.ask(
             self.now, sent.caller, sent.number, sent.call, [look.call for look in looks]

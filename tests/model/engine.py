@@ -17,7 +17,7 @@ import hiredis
 import msgspec
 
 from holdfast.connection.protocol import pack
-from holdfast.engine import calls, scripts, walks
+from holdfast.engine import calls, library, walks
 from holdfast.engine.call import Call
 from holdfast.engine.keys import NAMES, queue_keys
 from holdfast.engine.replies import read_record
@@ -49,16 +49,14 @@ _numbers = itertools.count()
 
 
 class Wire:
-    """A connection that knows every script."""
+    """A connection to a server that has the library."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(60)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader()
-        self.shas = {script: script.sha for script in scripts.SCRIPTS}
-        for script in scripts.SCRIPTS:
-            self.ask([pack(b"SCRIPT", b"LOAD", script.text)])
+        self.ask([pack(b"FUNCTION", b"LOAD", library.library())])
 
     def ask(self, commands: list[bytes]) -> list[Any]:
         """Send commands at once and return the reply to each; an error is returned as it is."""
@@ -175,7 +173,8 @@ class Engine:
             return done.value
 
     def _pack(self, call: Call[Any], now: int, *who: bytes) -> bytes:
-        head = (b"EVALSHA", self._wire.shas[call.script], b"%d" % len(self._keys), *self._keys)
+        called = call.function.called.encode()
+        head = (b"FCALL", called, b"%d" % len(self._keys), *self._keys)
         return pack(*head, b"%d" % now, *who, *call.args)
 
 

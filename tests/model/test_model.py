@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from holdfast.engine import scripts
+from holdfast.engine import library
 from model.booking import GONE, HEARD, MAX_CHUNKS
 from model.engine import Wire
 from model.histories import Histories
@@ -38,17 +38,22 @@ STEPS_PER_HISTORY = 60
 
 @pytest.fixture
 def _a_failure_handler_soon_gives_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Not after a hundred times, which no history would reach. Scripts carry these numbers."""
-    monkeypatch.setitem(scripts.BOUNDS, "MAX_HANDLINGS", MAX_HANDLINGS)
-    monkeypatch.setitem(scripts.BOUNDS, "MAX_HANDLING_MS", MAX_HANDLING)
-    monkeypatch.setitem(scripts.BOUNDS, "MAX_CHUNKS", MAX_CHUNKS)
-    monkeypatch.setitem(scripts.BOUNDS, "SMALL_CHUNKS", 1)
-    monkeypatch.setitem(scripts.BOUNDS, "GONE_MS", GONE)
-    monkeypatch.setitem(scripts.BOUNDS, "HEARD_MS", HEARD)
-    scripts._text.cache_clear()
+    """Not after a hundred times, which no history would reach. The library has these numbers."""
+    monkeypatch.setitem(library.BOUNDS, "MAX_HANDLINGS", MAX_HANDLINGS)
+    monkeypatch.setitem(library.BOUNDS, "MAX_HANDLING_MS", MAX_HANDLING)
+    monkeypatch.setitem(library.BOUNDS, "MAX_CHUNKS", MAX_CHUNKS)
+    monkeypatch.setitem(library.BOUNDS, "SMALL_CHUNKS", 1)
+    monkeypatch.setitem(library.BOUNDS, "GONE_MS", GONE)
+    monkeypatch.setitem(library.BOUNDS, "HEARD_MS", HEARD)
+    _forget_texts()
     yield
     monkeypatch.undo()
-    scripts._text.cache_clear()
+    _forget_texts()
+
+
+def _forget_texts() -> None:
+    for text in (library.code, library.prefix, library.library_name, library.library):
+        text.cache_clear()
 
 
 @pytest.mark.timeout(120 + STEPS // 50)

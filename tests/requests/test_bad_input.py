@@ -11,8 +11,8 @@ import redis
 from conftest import Clock
 from engine_support import Behind
 from holdfast import CodecError, InvalidArgument, NewJob, Queue
-from holdfast.engine import scripts
-from holdfast.engine.scripts import Script
+from holdfast.engine import library
+from holdfast.engine.library import Function
 
 LONGEST = 480
 
@@ -177,23 +177,23 @@ def test_who_calls_the_scripts_raw_is_refused_too(
 ) -> None:
     queue.request("r").open()
     before = behind.everything()
-    asked: list[tuple[Script, list[object]]] = [
-        (scripts.OPEN_REQUEST, ["x/end", 50, "", 0, 0, "", ""]),
-        (scripts.OPEN_REQUEST, ["x" * 481, 50, "", 0, 0, "", ""]),
-        (scripts.OPEN_REQUEST, ["x", 100, "", 0, 0, "", ""]),
-        (scripts.OPEN_REQUEST, ["x", 50, "nan", 0, 0, "", ""]),
-        (scripts.OPEN_REQUEST, ["x", 50, "", 0, "-1", "", ""]),
-        (scripts.OPEN_REQUEST, ["x", 50, "", 0, 0, 0, ""]),
-        (scripts.OPEN_REQUEST, ["x", 50, "", 0, 0, "", 1, 50, "", "", 1, "id", "y" * 9000]),
-        (scripts.ADD_PARTS, ["r", 0, 50, "", ""]),
-        (scripts.ADD_PARTS, ["r", 1, 50, "", "", "payload"]),
-        (scripts.ADD_PARTS, ["r", "0x0", 50, "", "", "payload"]),
-        (scripts.ADD_PARTS, ["r", 0, 50, "", "junk", "payload"]),
-        (scripts.ADD_PARTS, ["r", 0, 50, "", "", *["payload"] * 1001]),
-        (scripts.ADD_PARTS, ["", 0, 50, "", "", "payload"]),
-        (scripts.CHANGE_REQUEST, ["", "", "", "", ""]),
-        (scripts.CHANGE_REQUEST, ["r", "", "", "1e3", ""]),
-        (scripts.CHANGE_REQUEST, ["r", "", "", "", "100"]),
+    asked: list[tuple[Function, list[object]]] = [
+        (library.OPEN_REQUEST, ["x/end", 50, "", 0, 0, "", ""]),
+        (library.OPEN_REQUEST, ["x" * 481, 50, "", 0, 0, "", ""]),
+        (library.OPEN_REQUEST, ["x", 100, "", 0, 0, "", ""]),
+        (library.OPEN_REQUEST, ["x", 50, "nan", 0, 0, "", ""]),
+        (library.OPEN_REQUEST, ["x", 50, "", 0, "-1", "", ""]),
+        (library.OPEN_REQUEST, ["x", 50, "", 0, 0, 0, ""]),
+        (library.OPEN_REQUEST, ["x", 50, "", 0, 0, "", 1, 50, "", "", 1, "id", "y" * 9000]),
+        (library.ADD_PARTS, ["r", 0, 50, "", ""]),
+        (library.ADD_PARTS, ["r", 1, 50, "", "", "payload"]),
+        (library.ADD_PARTS, ["r", "0x0", 50, "", "", "payload"]),
+        (library.ADD_PARTS, ["r", 0, 50, "", "junk", "payload"]),
+        (library.ADD_PARTS, ["r", 0, 50, "", "", *["payload"] * 1001]),
+        (library.ADD_PARTS, ["", 0, 50, "", "", "payload"]),
+        (library.CHANGE_REQUEST, ["", "", "", "", ""]),
+        (library.CHANGE_REQUEST, ["r", "", "", "1e3", ""]),
+        (library.CHANGE_REQUEST, ["r", "", "", "", "100"]),
     ]
     for number, (script, args) in enumerate(asked, 1):
         with pytest.raises(redis.ResponseError, match=r"INVALID|GAP"):

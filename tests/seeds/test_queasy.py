@@ -18,7 +18,7 @@ import pytest
 from redis.crc import key_slot
 
 from conftest import Clock
-from engine_support import Behind, command_calls, ids, own_server, take
+from engine_support import Behind, engine_calls, ids, own_server, take
 from holdfast import (
     AsyncRunningJob,
     Auto,
@@ -1154,11 +1154,11 @@ def test_bug_d14_many_lapses_are_taken_back_a_thousand_at_a_time(
     while queue.lease_many(1000, 1):
         pass
     clock.advance(1)
-    called = command_calls(behind.client, "evalsha")
+    called = engine_calls(behind.client)
     assert len(queue.lease_many(10, 30)) == 10
     assert queue.counts().ready == 990
     assert queue.tidy().reclaimed == 1500
-    assert command_calls(behind.client, "evalsha") == called + 4
+    assert engine_calls(behind.client) == called + 4
     assert queue.counts().ready == 2490
 
 
@@ -1166,7 +1166,7 @@ def test_bug_d14_a_waiting_worker_is_woken_and_does_not_ask_all_the_time(
     queue: Queue, behind: Behind
 ) -> None:
     """There: ten questions a second from everybody."""
-    client, asked = behind.client, command_calls(behind.client, "evalsha")
+    client, asked = behind.client, engine_calls(behind.client)
     began = time.monotonic()
 
     def add() -> None:
@@ -1176,7 +1176,7 @@ def test_bug_d14_a_waiting_worker_is_woken_and_does_not_ask_all_the_time(
     lease, _ = race(partial(queue.lease, 30, wait=DEADLINE), add)
     assert lease is not None
     seconds = time.monotonic() - began
-    assert command_calls(client, "evalsha") <= asked + 4 + 2 * seconds
+    assert engine_calls(client) <= asked + 4 + 2 * seconds
 
 
 def test_bug_d14_an_idle_worker_asks_about_once_a_second(
@@ -1187,9 +1187,9 @@ def test_bug_d14_an_idle_worker_asks_about_once_a_second(
     wait_until(lambda: sleepers(client) == 0, "the sleepers of others")
     hire(queue, print)
     wait_until(lambda: sleepers(client) == 1, "the worker to sleep")
-    began, before = client.time()[0], command_calls(client, "evalsha")
+    began, before = client.time()[0], engine_calls(client)
     wait_until(lambda: client.time()[0] >= began + 3, "three seconds of the server")
-    asked = command_calls(client, "evalsha") - before
+    asked = engine_calls(client) - before
     assert asked <= 2 * (client.time()[0] - began)
 
 
@@ -1207,9 +1207,9 @@ def test_bug_d15_a_worker_goes_on_when_the_server_does(
             if trouble == "cut":
                 kill_connections(client)
             elif trouble == "refused":
-                command_on(client, "ACL", "SETUSER", "default", "-evalsha")
+                command_on(client, "ACL", "SETUSER", "default", "-@scripting")
                 wait_until(lambda: "keeps trying" in caplog.text, "the worker to notice")
-                command_on(client, "ACL", "SETUSER", "default", "+evalsha")
+                command_on(client, "ACL", "SETUSER", "default", "+@scripting")
             else:
                 server.kill()
                 server.start()

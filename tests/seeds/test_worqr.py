@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from conftest import Clock
-from engine_support import Behind, command_calls, ids, take
+from engine_support import Behind, command_calls, engine_calls, ids, take
 from holdfast import (
     Extended,
     Fail,
@@ -571,9 +571,9 @@ def test_bug_c8_an_idle_worker_leaves_nothing_behind(
     queue: Queue, behind: Behind, hire: Hire
 ) -> None:
     """There: asking wrote something down, to be undone by a second call."""
-    asked = command_calls(behind.client, "evalsha")
+    asked = engine_calls(behind.client)
     worker = hire(queue, print)
-    wait_until(lambda: command_calls(behind.client, "evalsha") > asked + 4, "it to ask")
+    wait_until(lambda: engine_calls(behind.client) > asked + 4, "it to ask")
     worker.stop()
     assert behind.everything().keys() <= BOOKKEEPING | {"workers"}
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from engine_support import load_scripts
+from engine_support import load_library
 from holdfast import Queue
-from holdfast.engine import scripts
+from holdfast.engine import library
 from proxy import PASS, Kind, Proxy, Side, Step
 from spark.program import Plan, stream
 from spark.support import descendants, is_alive, payloads, source_processes
@@ -39,12 +39,12 @@ def kill_all(java: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-class ScriptProxy(Proxy):
-    """A proxy that does something at the n-th call of one script, and lets all else pass."""
+class FunctionProxy(Proxy):
+    """A proxy that does something at the n-th call of one function, and lets all else pass."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._names = {script.sha: script.name for script in scripts.SCRIPTS}
+        self._names = {function.called.encode(): function.name for function in library.FUNCTIONS}
         self._script = ""
         self._left = 0
         self._step = PASS
@@ -68,14 +68,14 @@ class ScriptProxy(Proxy):
 class Scene:
     """Jobs in a queue, and drivers that move them somewhere: they can be killed at any call."""
 
-    def __init__(self, server: TestServer, proxy: ScriptProxy, plan: Plan) -> None:
+    def __init__(self, server: TestServer, proxy: FunctionProxy, plan: Plan) -> None:
         self.server = server
         self.proxy = proxy
         self.plan = plan
         self.queue = Queue(plan.queue, server.url)
         self.out = Queue(plan.out, server.url)
         with server.client() as client:
-            load_scripts(client)
+            load_library(client)
         if plan.what != "batch":
             self.queue.add_many(str(number) for number in range(plan.rows))
 

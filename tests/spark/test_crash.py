@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.program import Plan
-from spark.scene import Deadly, Scene, ScriptProxy, kill_all, kill_java
+from spark.scene import Deadly, FunctionProxy, Scene, kill_all, kill_java
 from spark.support import java_of, source_processes
 from support import TestServer
 
@@ -52,7 +52,7 @@ def scene(tmp_path: Path) -> Iterator[Act]:
     server = TestServer(tmp_path / "server", "--appendonly", "yes", "--appendfsync", "always")
     with ExitStack() as stack:
         stack.callback(server.stop)
-        proxy = stack.enter_context(ScriptProxy(server.socket))
+        proxy = stack.enter_context(FunctionProxy(server.socket))
 
         def scene(what: str) -> Scene:
             scene = Scene(server, proxy, Plan(what, proxy.url, "q", str(tmp_path)))

@@ -30,7 +30,7 @@ def others(*jobs: RunningJob, to_the_back: bool = False) -> list[Settlement]:
 
 
 def told(settlement: Settlement) -> tuple[str, list[str]]:
-    return settlement.call.script.name, [job.id for job in settlement.jobs]
+    return settlement.call.function.name, [job.id for job in settlement.jobs]
 
 
 def test_what_is_merely_completed_rides_on_a_lease_call() -> None:

@@ -32,9 +32,9 @@ from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.engine import calls, request_calls, walks
 from holdfast.engine.call import Call, Entry, Failed, Settle
 from holdfast.engine.calls import Granted
+from holdfast.engine.library import MAX_BYTES, MAX_JOBS
 from holdfast.engine.replies import Shown
 from holdfast.engine.request_calls import Found
-from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS
 from holdfast.engine.walks import Flow
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.failures import retry_ms

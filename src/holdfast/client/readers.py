@@ -9,7 +9,7 @@ from holdfast.client.writes import checked_name
 from holdfast.engine import claim_calls, write_calls
 from holdfast.engine.call import Call
 from holdfast.engine.claim_calls import Claiming, lost, settled
-from holdfast.engine.scripts import MAX_JOBS
+from holdfast.engine.library import MAX_JOBS
 from holdfast.engine.walks import Flow
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.job import Claim, Duration, Lease, Opened

@@ -12,8 +12,8 @@ from holdfast.client.status import Part, RequestStatus, part_of, status_of
 from holdfast.engine import request_calls, walks
 from holdfast.engine.call import Call, Entry
 from holdfast.engine.calls import Step
+from holdfast.engine.library import MAX_BYTES, MAX_JOBS, MAX_REQUEST_BYTES
 from holdfast.engine.request_calls import Found, PartsFound, PartsSent
-from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS, MAX_REQUEST_BYTES
 from holdfast.engine.walks import Flow
 from holdfast.errors import (
     GroupNotFound,

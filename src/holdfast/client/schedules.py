@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast import arguments
 from holdfast.engine import calls
 from holdfast.engine.call import Entry
-from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS
+from holdfast.engine.library import MAX_BYTES, MAX_JOBS
 from holdfast.engine.walks import Flow
 from holdfast.errors import InvalidArgument
 from holdfast.job import Duration, Instant, NewJob, Receipt

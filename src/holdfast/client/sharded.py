@@ -22,9 +22,9 @@ from holdfast.client.schedules import Missed, Rhythm, Schedule, Ticked
 from holdfast.client.sharding import Sharding
 from holdfast.engine import walks
 from holdfast.engine.call import Call
+from holdfast.engine.library import MAX_BYTES, MAX_JOBS
 from holdfast.engine.replies import Shown
 from holdfast.engine.request_calls import Found
-from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS
 from holdfast.engine.walks import Flow
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.job import (
@@ -60,7 +60,7 @@ class ShardCall(Call[T]):
 
     def __init__(self, shard: int, call: Call[T]) -> None:
         super().__init__(
-            call.script,
+            call.function,
             call.args,
             call.read,
             wait=call.wait,

@@ -9,7 +9,7 @@ from holdfast import arguments, codec
 from holdfast.client.requests import part_options, refuse_id, request_name
 from holdfast.engine import walks, write_calls
 from holdfast.engine.call import Call, Entry, frame
-from holdfast.engine.scripts import MAX_JOBS
+from holdfast.engine.library import MAX_JOBS
 from holdfast.engine.walks import Flow
 from holdfast.errors import InvalidArgument
 from holdfast.job import Committed, Duration, NewJob, OnConflict, Row, Staged, own_options

@@ -43,6 +43,9 @@ log = logging.getLogger("holdfast")
 OTHERS_SECONDS = 3.0
 """How long to wait for the reply of one of several servers: another may have replaced it."""
 
+SCRIPT_SECONDS = 60.0
+"""For how long the library is run as a script before functions are tried again."""
+
 FIND_LEAST_SECONDS = 0.25
 """How long to wait for a node or Sentinel when the patience is used up."""
 
@@ -126,6 +129,7 @@ class Conversations(Generic[L]):
         self._for_ever = False
         """Whether the user repeats failed calls for ever, as a worker does. For log messages."""
         self._unchecked = True
+        self._script_until = 0.0  # Until when the library is run as a script without asking.
         self._listens = True  # False if the ACL forbids BLPOP: then it polls.
 
     @classmethod
@@ -186,7 +190,8 @@ class Conversations(Generic[L]):
         If `watched`, the link is yielded once, after the call was sent: only the answer (or a lost
         connection) makes that link readable.
         """
-        packed = packer.pack(call, now, caller.name, caller.number)
+        as_script = time.monotonic() < self._script_until
+        packed = self._pack(packer, call, now, caller, as_script=as_script)
         first = b""
         if wait and call.listen and self._listens:
             first = packer.pack_wait(wait)
@@ -197,9 +202,9 @@ class Conversations(Generic[L]):
         # the first error.
         since = None if wait or watched else time.monotonic()
         tries: protocol.Tries | None = None
-        clean, ahead, copied = False, 1, False
-        if self._copies and call.script.changes:
-            packed, copied = packed + self._copies, True
+        clean, ahead = False, 1
+        copied = bool(self._copies) and call.function.changes
+        about = {"since": since, "as_script": as_script}
         try:
             while True:
                 clean = sent = False
@@ -226,21 +231,21 @@ class Conversations(Generic[L]):
                     clean = True
                 except OSError as error:
                     caller.drop()
-                    tries = tries or self._tries(packer.slot, call, begun, since=since)
+                    tries = tries or self._tries(packer.slot, call, begun, **about)
                     if self._embedded and sent:
                         error = with_last_words(error, self._embedded)
                     pause = tries.after_loss(error, sent=sent, node=caller.node)
                 except ServerRefused as error:
-                    tries = tries or self._tries(packer.slot, call, begun, since=since)
+                    tries = tries or self._tries(packer.slot, call, begun, **about)
                     pause = tries.after_no_entry(error, caller.node)
                 else:
                     if isinstance(reply, hiredis.ReplyError):
                         if protocol.word_of(reply) in protocol.ELSEWHERE:
                             caller.drop()
-                        tries = tries or self._tries(packer.slot, call, begun, since=since)
+                        tries = tries or self._tries(packer.slot, call, begun, **about)
                         pause = tries.after_refusal(before, reply, caller.node)
                     elif copied and not protocol.are_enough(replicas, self.address.replicas):
-                        tries = tries or self._tries(packer.slot, call, begun, since=since)
+                        tries = tries or self._tries(packer.slot, call, begun, **about)
                         pause = tries.after_few_copies(replicas, self.address.replicas, caller.node)
                     else:
                         if wait and protocol.word_of(before) == "NOPERM":
@@ -253,13 +258,30 @@ class Conversations(Generic[L]):
                         return call.read(reply)
                 # The pop may have taken the wake already, so do not wait for another.
                 first, ahead, wait = tries.first, tries.ahead, 0
+                if tries.as_script != as_script:
+                    as_script = tries.as_script
+                    packed = self._pack(packer, call, now, caller, as_script=as_script)
+                    self._script_until = time.monotonic() + SCRIPT_SECONDS if as_script else 0.0
                 yield self._pause, pause
         finally:
             if not clean:
                 caller.drop()
 
-    def _tries(self, slot: int, *about: Any, since: float | None = None) -> protocol.Tries:
-        more: Any = {"since": since, "renewable": self._renewable, "for_ever": self._for_ever}
+    def _pack(
+        self,
+        packer: protocol.Packer,
+        call: Call[Any],
+        now: bytes,
+        caller: Caller[L],
+        *,
+        as_script: bool,
+    ) -> bytes:
+        pack = packer.pack_as_script if as_script else packer.pack
+        packed = pack(call, now, caller.name, caller.number)
+        return packed + self._copies if call.function.changes else packed
+
+    def _tries(self, slot: int, *about: Any, **more: Any) -> protocol.Tries:
+        more |= {"renewable": self._renewable, "for_ever": self._for_ever}
         if self._topology is None:
             return protocol.Tries(self.address, self._patience, *about, **more)
         return RoutedTries(self._topology, slot, self.address, self._patience, *about, **more)

@@ -21,10 +21,11 @@ from typing import Any, ClassVar, Final, NamedTuple
 import hiredis
 
 from holdfast.connection.address import Address, Node
+from holdfast.engine import library
 from holdfast.engine.call import Call
 from holdfast.engine.claim_calls import lost, settled
 from holdfast.engine.keys import META_PATTERN, NAMES, queue_keys, queue_of, slot_of
-from holdfast.engine.scripts import Script
+from holdfast.engine.library import Function
 from holdfast.errors import (
     Fenced,
     HoldfastError,
@@ -42,7 +43,7 @@ from holdfast.server.health import NEEDS, read_health
 log = logging.getLogger("holdfast")
 
 RETRIABLE: Final = frozenset(
-    {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS"}
+    {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS", "NOT_LOADED"}
 )
 """Errors of a server that is temporarily unable to serve: nothing was done, so retry."""
 
@@ -81,7 +82,7 @@ _SCRIPT_WORDS: Final = frozenset(
     {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}
     | {"GONE", "CLOSED", "FENCED", "LAPSED", "SETTLED"}
 )
-"""Errors of our scripts. A script has checked whether it answered the call before."""
+"""Errors of our functions. They have checked whether they answered the call before."""
 
 _OTHER_HOST: Final = frozenset({62, 64})
 """OpenSSL's error codes for a certificate of another host name or IP address."""
@@ -94,6 +95,8 @@ _SAID_AS_ERR: Final = {
     "ERR The user executing the script can't run": "NOPERM",
     "ERR max number of clients": "MAXCLIENTS",
     "ERR AUTH <password> called without": "NOPASSWORD",
+    "ERR Function not found": "NO_FUNCTION",
+    "ERR unknown command 'FCALL": "NO_FCALL",
     "ERR unknown command 'EVALSHA'": "TOO_OLD",
     "ERR Error compiling script": "TOO_OLD",  # The first line of ours is for Redis 7.0 and later.
 }
@@ -102,6 +105,8 @@ _SAID_AS_ERR: Final = {
 _ADVICE: Final = {
     "BROKEN": "another program wrote into this queue's `meta` key: repair it, or delete the queue",
     "READONLY": "this server is a read-only replica: connect to its primary",
+    "NOT_LOADED": "the library of this release is not on the server, and this user may neither "
+    "load it nor run scripts: run `holdfast load` as a user who may",
     "LOADING": "the server is still loading its data: try again in a moment",
     "BUSY": "the server is busy with a long script: try again, or look at its slow log",
     "NOAUTH": "the server needs a password: put user and password into the URL, or name a password "
@@ -243,31 +248,43 @@ class Packer:
         self.slot = slot_of(queue)
         self._wake = self._keys[NAMES.index("wake")]
         self.events = self._keys[NAMES.index("events")]
-        self._heads: dict[Script, tuple[int, bytes]] = {}
+        self._heads: dict[Function, tuple[int, bytes]] = {}
 
     def pack(self, call: Call[Any], now: bytes, caller: bytes, number: int) -> bytes:
         """Return a call as RESP."""
-        head = self._heads.get(call.script)
+        head = self._heads.get(call.function)
         if head is None:
-            head = self._heads[call.script] = self._head(call.script)
+            head = self._heads[call.function] = self._head(
+                b"FCALL" if call.function.changes else b"FCALL_RO",
+                call.function.called.encode(),
+            )
         words, prefix = head
-        if call.script.changes:
-            args = [now, caller, b"%d" % number, *call.args]
-        else:
-            args = [now, *call.args]
+        args = _arguments(call, now, caller, number)
+        return b"*%d\r\n%b%b" % (words + len(args), prefix, _words(args))
+
+    def pack_as_script(self, call: Call[Any], now: bytes, caller: bytes, number: int) -> bytes:
+        """Return a call as RESP, for a server or user without functions."""
+        words, prefix = self._head(b"EVALSHA", library.sha(call.function.flags))
+        args = [*_arguments(call, now, caller, number), call.function.runs.encode()]
         return b"*%d\r\n%b%b" % (words + len(args), prefix, _words(args))
 
     def pack_wait(self, seconds: float) -> bytes:
         """Return the blocking pop of the wake that precedes a call that waits.
 
-        The server runs the script as soon as the pop returns, so waiting for a job costs one round
+        The server runs the call as soon as the pop returns, so waiting for a job costs one round
         trip, not two.
         """
         return pack(b"BLPOP", self._wake, b"%.3f" % seconds)
 
-    def _head(self, script: Script) -> tuple[int, bytes]:
-        words = [b"EVALSHA", script.sha, b"%d" % len(self._keys), *self._keys]
+    def _head(self, command: bytes, name: bytes) -> tuple[int, bytes]:
+        words = [command, name, b"%d" % len(self._keys), *self._keys]
         return len(words), _words(words)
+
+
+def _arguments(call: Call[Any], now: bytes, caller: bytes, number: int) -> list[bytes]:
+    if call.function.changes:
+        return [now, caller, b"%d" % number, *call.args]
+    return [now, *call.args]
 
 
 def _words(words: list[bytes]) -> bytes:
@@ -286,6 +303,14 @@ def word_of(reply: object) -> str:
         if text.startswith(beginning):
             return word
     return text.partition(" ")[0]
+
+
+def lacks_library(reply: object) -> bool:
+    """Whether a server lacks the library or the script, or a user may not call functions."""
+    word = word_of(reply)
+    return word in ("NO_FUNCTION", "NO_FCALL", "NOSCRIPT") or (
+        word == "NOPERM" and "'fcall" in str(reply)
+    )
 
 
 def _printable(text: str) -> str:
@@ -428,6 +453,7 @@ class Tries:
         since: float | None = None,
         renewable: bool = False,
         for_ever: bool = False,
+        as_script: bool = False,
     ) -> None:
         self.first = b""
         """Commands to send before the call on the next try."""
@@ -447,7 +473,13 @@ class Tries:
         self._call = call
         self._for_ever = for_ever
         self._pause = 0.01
+        self.as_script = as_script
+        """Whether the next try runs the library as a script."""
         self._loaded = False
+        self._missing = False
+        """Whether the library is not there and could not be loaded."""
+        self._denied = False
+        """Whether this user may not run it as a script either."""
         self._unknown = False
         self._hung_up = False
         self._said: HoldfastError | None = None
@@ -459,7 +491,7 @@ class Tries:
 
     def after_loss(self, error: OSError, *, sent: bool, node: Node | None = None) -> float:  # noqa: ARG002
         """Return the pause, in seconds, after a connection was lost or could not be opened."""
-        self.forget_script()  # The server may have restarted.
+        self.forget_library()  # The server may have restarted.
         self._unknown = self._unknown or sent
         if isinstance(error, ssl.SSLCertVerificationError):
             what, advice = untrusted(error)
@@ -470,9 +502,9 @@ class Tries:
         self._hung_up = closed if sent else self._hung_up
         return self._pause_or_raise(self._said if closed and self._said else error)
 
-    def forget_script(self) -> None:
-        """Send no commands before the call, and assume that the next server lacks the script."""
-        self.first, self.ahead = b"", 0
+    def forget_library(self) -> None:
+        """Send no commands before the call, and assume that the next server lacks the library."""
+        self._send_ahead()
         self._loaded = False
 
     def after_refusal(
@@ -483,16 +515,38 @@ class Tries:
     ) -> float:
         """Return the pause, in seconds, after an error reply. `before` is the reply to `first`."""
         assert self._call is not None
-        if word_of(reply) == "NOSCRIPT" and not self._loaded:
-            self._loaded = True
-            self.first, self.ahead = pack(b"SCRIPT", b"LOAD", self._call.script.text), 1
+        if lacks_library(reply) and self._provide(reply):
             return 0
         if self.first and isinstance(before, hiredis.ReplyError):
             reply = before  # The reason why the script could not be loaded.
-        self.first, self.ahead = b"", 0
+        self._send_ahead()
+        if self._missing and word_of(reply) in ("NOPERM", "NO_FUNCTION"):
+            self.as_script, self._denied = False, True
+            reply = hiredis.ReplyError("NOT_LOADED")
         if word_of(reply) == "HTTP":  # From a proxy: the server was not a web server before.
             return self.after_loss(ConnectionResetError("an answer in HTTP"), sent=True, node=node)
         return self._after_no(word_of(reply), refusal(reply, self._call.ids))
+
+    def _provide(self, reply: hiredis.ReplyError) -> bool:
+        """Prepare a try that first loads what the server lacks; return False if that was tried."""
+        assert self._call is not None
+        word = word_of(reply)
+        if self._denied or (word == "NOSCRIPT" and self._loaded):
+            return False
+        if word == "NO_FUNCTION" and not self._loaded:
+            self._loaded = True
+            self._send_ahead(pack(b"FUNCTION", b"LOAD", library.library()))
+        elif word == "NOSCRIPT":
+            self._loaded = True
+            self._send_ahead(pack(b"SCRIPT", b"LOAD", library.script(self._call.function.flags)))
+        else:  # It cannot be loaded, or functions cannot be called.
+            self._missing = word == "NO_FUNCTION"
+            self.as_script, self._loaded = True, False
+            self._send_ahead()
+        return True
+
+    def _send_ahead(self, *commands: bytes) -> None:
+        self.first, self.ahead = b"".join(commands), len(commands)
 
     def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:  # noqa: ARG002
         """Return the pause, in seconds, after a change that too few replicas have.
@@ -500,7 +554,7 @@ class Tries:
         The call is retried: the server repeats its answer and writes that once more, so the next
         WAIT covers the change.
         """
-        self.forget_script()
+        self.forget_library()
         self._unknown = True
         told = replicas if isinstance(replicas, int) else 0
         return self._pause_or_raise(

@@ -289,7 +289,7 @@ class RoutedTries(protocol.Tries):
         word = protocol.word_of(reply)
         if word in ("MOVED", "ASK") and node:
             return self._redirect(word, reply, node)
-        if word != "NOSCRIPT":
+        if not protocol.lacks_library(reply):
             self.ask_at = None
         if word in self.retriable - {"TRYAGAIN"}:
             self._leave(node)
@@ -300,13 +300,13 @@ class RoutedTries(protocol.Tries):
 
     def _leave(self, node: Node | None) -> None:
         self.ask_at = None
-        self.forget_script()
+        self.forget_library()
         if node:
             self._topology.lost(node)
 
     def _redirect(self, word: str, reply: hiredis.ReplyError, teller: Node) -> float:
         node = self._topology.target(str(reply), teller)
-        self.forget_script()
+        self.forget_library()
         self.ask_at = None
         if word == "MOVED":
             self._topology.moved(self._slot, node)

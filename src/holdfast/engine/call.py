@@ -1,4 +1,4 @@
-"""A call: a script, its arguments as they are sent, and a function that reads the reply."""
+"""A call: a function of the library, its arguments, and what reads the reply."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.engine.scripts import Script
+from holdfast.engine.library import Function
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 
 class Call(Generic[T]):
-    """One call of one script."""
+    """One call of one function of the library."""
 
-    __slots__ = ("args", "ids", "listen", "read", "script", "undo", "wait")
+    __slots__ = ("args", "function", "ids", "listen", "read", "undo", "wait")
 
     def __init__(
         self,
-        script: Script,
+        function: Function,
         args: list[bytes],
         read: Callable[[Any], T],
         *,
@@ -30,11 +30,11 @@ class Call(Generic[T]):
         undo: Callable[[T], Call[Any] | None] | None = None,
         ids: Sequence[str] = (),
     ) -> None:
-        self.script = script
+        self.function = function
         self.args = args
         self.read = read
         self.wait = wait
-        """How many seconds to wait before the script runs."""
+        """How many seconds to wait before the function runs."""
         self.listen = listen
         """Whether a wake ends the wait early."""
         self.undo = undo
@@ -45,7 +45,7 @@ class Call(Generic[T]):
     def then(self, read: Callable[[T], A]) -> Call[A]:
         """Return this call with another answer: `read` makes it of the first answer, or raises."""
         first = self.read
-        return Call(self.script, self.args, lambda reply: read(first(reply)), ids=self.ids)
+        return Call(self.function, self.args, lambda reply: read(first(reply)), ids=self.ids)
 
 
 class Entry(msgspec.Struct, frozen=True):

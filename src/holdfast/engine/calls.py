@@ -23,21 +23,7 @@ from holdfast.engine.call import (
     results_words,
     settles_words,
 )
-from holdfast.engine.replies import (
-    FLAG,
-    STATES,
-    Record,
-    Shown,
-    read_flags,
-    read_jobs,
-    read_leases,
-    read_problem,
-    read_receipts,
-    read_record,
-    read_shown,
-    read_worker,
-)
-from holdfast.engine.scripts import (
+from holdfast.engine.library import (
     ADD,
     ADD_GROUPED,
     AUDIT,
@@ -70,6 +56,20 @@ from holdfast.engine.scripts import (
     TOTALS,
     UPDATE,
     WORKERS,
+)
+from holdfast.engine.replies import (
+    FLAG,
+    STATES,
+    Record,
+    Shown,
+    read_flags,
+    read_jobs,
+    read_leases,
+    read_problem,
+    read_receipts,
+    read_record,
+    read_shown,
+    read_worker,
 )
 from holdfast.job import (
     Counts,

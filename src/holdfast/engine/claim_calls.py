@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.call import Call, flag
-from holdfast.engine.replies import read_leases
-from holdfast.engine.scripts import (
+from holdfast.engine.library import (
     CLAIM,
     OPEN_READER,
     READ_CLAIM,
@@ -15,6 +14,7 @@ from holdfast.engine.scripts import (
     RETURN_CLAIM,
     SETTLE_CLAIMS,
 )
+from holdfast.engine.replies import read_leases
 from holdfast.errors import LeaseLost, WrongState
 from holdfast.job import Lease, Opened
 
@@ -93,7 +93,7 @@ def _words(reader: str, epoch: int, n: int) -> list[bytes]:
 
 def _about(reader: str, n: int, call: Call[Any]) -> Call[Any]:
     """Add the reader and the number of the claim, so that a refusal can name them."""
-    return Call(call.script, call.args, call.read, ids=(reader, f"{n}"))
+    return Call(call.function, call.args, call.read, ids=(reader, f"{n}"))
 
 
 def lost(reader: str, n: object, why: str) -> LeaseLost:

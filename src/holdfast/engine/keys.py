@@ -1,8 +1,7 @@
-"""The keys of a queue, in the one order in which every script receives them.
+"""The keys of a queue, in the one order in which every function receives them.
 
-A Lua file writes `key.<name>`; `scripts.py` replaces it by the position in this list. New keys are
-appended; no key is ever reordered or reused, because scripts of an older release may run on the
-same server.
+`receive` in prelude.lua has the same order; elsewhere a Lua file writes `key.<name>`. New keys are
+appended; no key is ever reordered or reused, because another release may use the same server.
 """
 
 from __future__ import annotations

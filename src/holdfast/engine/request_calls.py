@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.engine.call import Call, Entry, flag, groups_words
-from holdfast.engine.replies import Record, read_facts, read_record
-from holdfast.engine.scripts import (
+from holdfast.engine.library import (
     ADD_PARTS,
     CHANGE_REQUEST,
     MAX_JOBS,
@@ -17,6 +16,7 @@ from holdfast.engine.scripts import (
     RECOUNT,
     REQUESTS,
 )
+from holdfast.engine.replies import Record, read_facts, read_record
 from holdfast.job import Facts
 
 

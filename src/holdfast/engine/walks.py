@@ -19,8 +19,8 @@ from msgspec.structs import astuple, replace
 from holdfast.engine import calls, request_calls, write_calls
 from holdfast.engine.call import Call, Entry, Settle
 from holdfast.engine.calls import Granted
+from holdfast.engine.library import MAX_BYTES, MAX_JOBS
 from holdfast.engine.replies import Record
-from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS
 from holdfast.errors import HoldfastError, QueueFull
 from holdfast.job import Job, Leases, Problem, Receipt, State, Tidied
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from holdfast.engine.call import Call
+from holdfast.engine.library import ABORT, ADOPT, COMMIT, LEDGER, PUBLISH, STAGE
 from holdfast.engine.replies import read_flags
-from holdfast.engine.scripts import ABORT, ADOPT, COMMIT, LEDGER, PUBLISH, STAGE
 
 Winner: TypeAlias = tuple[str, int]
 """An attempt, and how many chunks it staged."""

@@ -40,7 +40,6 @@ OPTIONAL: Final[Mapping[str, str]] = {
     "PUBLISH": "the calls of this user send no events",
     "HSCAN": "`repair` is refused",
     "HGETALL": "`workers` is refused",
-    "SCRIPT": "it works as long as another user loads the scripts of this release",
 }
 """Commands that a queue can do without, and what does not work then."""
 
@@ -310,8 +309,7 @@ def _rights(seen: Seen) -> Iterator[Finding]:
         )
     for name, missing in OPTIONAL.items():
         if name in seen.denied:
-            what = "SCRIPT LOAD" if name == "SCRIPT" else name
-            yield Finding("warning", f"this user may not run {what}: {missing}", f"allow {what}")
+            yield Finding("warning", f"this user may not run {name}: {missing}", f"allow {name}")
     if not seen.denied:
         yield Finding("ok", "this user may run all that a queue needs")
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from holdfast import arguments
 from holdfast.client.handlers import Declared
-from holdfast.engine.scripts import MAX_JOBS
+from holdfast.engine.library import MAX_JOBS
 from holdfast.errors import InvalidArgument
 from holdfast.failures import DEFAULT_HANDLING, Handling
 from holdfast.job import Duration, Lease

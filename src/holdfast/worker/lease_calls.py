@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.engine import calls
-from holdfast.engine.scripts import MAX_JOBS
+from holdfast.engine.library import MAX_JOBS
 from holdfast.worker.outcomes import settle_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine import calls
-from holdfast.engine.scripts import MAX_JOBS
+from holdfast.engine.library import MAX_JOBS
 from holdfast.job import Extended
 from holdfast.worker.job import RunningJob, time_allowed
 from holdfast.worker.outcomes import Answer, timed_out

@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast import arguments, failures
 from holdfast.engine import calls
 from holdfast.engine.call import Call, Failed, Settle, handlings_word
-from holdfast.engine.scripts import MAX_JOBS
+from holdfast.engine.library import MAX_JOBS
 from holdfast.engine.walks import payload_size
 from holdfast.errors import HoldfastError, InvalidArgument, WrongState
 from holdfast.failures import DEFAULT_HANDLING, Handling, retry_ms

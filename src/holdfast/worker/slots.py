@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.engine.scripts import MAX_JOBS
+from holdfast.engine.library import MAX_JOBS
 
 LEND_SECONDS: Final = 1.0
 """When a lease call is unanswered for this long, its slots are lent to other queues."""

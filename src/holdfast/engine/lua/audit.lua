@@ -21,9 +21,9 @@ function transition.audit()
 
   look()
   local problems, tallies, records, fellows = {}, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, {}, {}
-  local index = whole(ARGV[2], 1, #SETS, 'set')
-  local place = ARGV[3] ~= '' and whole(ARGV[3], 0, MAX_INSTANT, 'place')
-  local budget = whole(ARGV[4], 1, MAX_JOBS, 'count')
+  local index = whole(args[2], 1, #SETS, 'set')
+  local place = args[3] ~= '' and whole(args[3], 0, MAX_INSTANT, 'place')
+  local budget = whole(args[4], 1, MAX_JOBS, 'count')
   local given = tonumber(call('HGET', key.meta, 'sequence') or 0)
 
   local function check_request(request)

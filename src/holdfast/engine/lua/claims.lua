@@ -11,7 +11,7 @@ function transition.open_reader()
   local again = begin()
   if again then return again end
 
-  local reader = reader_name(ARGV[4])
+  local reader = reader_name(args[4])
   check_staging()
   local kept = entry_of('reader ' .. reader) or {}
   local epoch = number_in(kept, 'epoch') + 1
@@ -34,12 +34,12 @@ function transition.claim()
   local again = begin()
   if again then return again end
 
-  local reader, epoch = reader_name(ARGV[4]), whole(ARGV[5], 1, MAX_INSTANT, 'epoch')
-  local n = whole(ARGV[6], 0, MAX_INSTANT, 'claim')
-  local number = whole(ARGV[7], 0, MAX_INSTANT, 'chunk')
-  local claim_ms = whole(ARGV[8], 1, MAX_INSTANT, 'claim_ms')
-  local wanted = whole(ARGV[9], 0, MAX_JOBS, 'count')
-  local to_the_back, seal = ARGV[10] == '1', ARGV[11] == '1'
+  local reader, epoch = reader_name(args[4]), whole(args[5], 1, MAX_INSTANT, 'epoch')
+  local n = whole(args[6], 0, MAX_INSTANT, 'claim')
+  local number = whole(args[7], 0, MAX_INSTANT, 'chunk')
+  local claim_ms = whole(args[8], 1, MAX_INSTANT, 'claim_ms')
+  local wanted = whole(args[9], 0, MAX_JOBS, 'count')
+  local to_the_back, seal = args[10] == '1', args[11] == '1'
   check_staging()
   local ours = reader_of(reader, epoch)
   local done, following = number_in(ours, 'settled'), number_in(ours, 'next')
@@ -99,9 +99,9 @@ end
 -- chunk that has lost a job.
 function transition.read_claim()
   look()
-  local reader, epoch = reader_name(ARGV[2]), whole(ARGV[3], 1, MAX_INSTANT, 'epoch')
-  local n = whole(ARGV[4], 0, MAX_INSTANT, 'claim')
-  local number = whole(ARGV[5], 0, MAX_INSTANT, 'chunk')
+  local reader, epoch = reader_name(args[2]), whole(args[3], 1, MAX_INSTANT, 'epoch')
+  local n = whole(args[4], 0, MAX_INSTANT, 'claim')
+  local number = whole(args[5], 0, MAX_INSTANT, 'chunk')
   local ours = reader_of(reader, epoch)
   if n < number_in(ours, 'settled') then refuse('SETTLED', 'below settled') end
   local kept = entry_of(claim_entry(reader, n)) or {}
@@ -128,8 +128,8 @@ function transition.renew_claims()
   local again = begin()
   if again then return again end
 
-  local reader, epoch = reader_name(ARGV[4]), whole(ARGV[5], 1, MAX_INSTANT, 'epoch')
-  local at = after_ms(whole(ARGV[6], 1, MAX_INSTANT, 'claim_ms'))
+  local reader, epoch = reader_name(args[4]), whole(args[5], 1, MAX_INSTANT, 'epoch')
+  local at = after_ms(whole(args[6], 1, MAX_INSTANT, 'claim_ms'))
   check_staging()
   local ours = reader_of(reader, epoch)
   local first, last, held_claims = number_in(ours, 'settled'), number_in(ours, 'next'), 0
@@ -158,8 +158,8 @@ function transition.settle_claims()
   local again = begin()
   if again then return again end
 
-  local reader, epoch = reader_name(ARGV[4]), whole(ARGV[5], 1, MAX_INSTANT, 'epoch')
-  local below = whole(ARGV[6], 0, MAX_INSTANT, 'claim')
+  local reader, epoch = reader_name(args[4]), whole(args[5], 1, MAX_INSTANT, 'epoch')
+  local below = whole(args[6], 0, MAX_INSTANT, 'claim')
   check_staging()
   check_types()
   check_requests()
@@ -200,8 +200,8 @@ function transition.return_claim()
   local again = begin()
   if again then return again end
 
-  local reader, epoch = reader_name(ARGV[4]), whole(ARGV[5], 1, MAX_INSTANT, 'epoch')
-  local n = whole(ARGV[6], 0, MAX_INSTANT, 'claim')
+  local reader, epoch = reader_name(args[4]), whole(args[5], 1, MAX_INSTANT, 'epoch')
+  local n = whole(args[6], 0, MAX_INSTANT, 'claim')
   check_staging()
   check_types()
   check_requests()
@@ -210,7 +210,7 @@ function transition.return_claim()
   local entry = claim_entry(reader, n)
   local kept, returned, done = entry_of(entry), 0, true
   if kept and number_in(kept, 'first') < #sizes_in(kept) then
-    returned, done = return_chunk(entry, kept, 'it was given back', ARGV[7] == '1')
+    returned, done = return_chunk(entry, kept, 'it was given back', args[7] == '1')
   end
   settle_requests()
   return finish({returned, done and 0 or 1})

@@ -12,13 +12,13 @@ function transition.add()
   local again = begin()
   if again then return again end
 
-  local groups = read_jobs(ARGV, 5)
+  local groups = read_jobs(args, 5)
   for _, group in ipairs(groups) do
     if group.facts and group.facts.group then refuse('INVALID', 'options') end
   end
   local flags = choose(groups)
   local taken = string.find(flags, '[^1L]')
-  if taken and ARGV[4] == 'raise' then refuse('EXISTS', tostring(taken - 1)) end
+  if taken and args[4] == 'raise' then refuse('EXISTS', tostring(taken - 1)) end
 
   create(groups)
   return finish({flags})
@@ -32,12 +32,12 @@ function transition.add_grouped()
   local again = begin()
   if again then return again end
 
-  local groups = read_jobs(ARGV, 5)
+  local groups = read_jobs(args, 5)
   check_groups(groups)
   check_types()
   local flags = choose(groups)
   local taken = string.find(flags, '[^1L]')
-  if taken and ARGV[4] == 'raise' then refuse('EXISTS', tostring(taken - 1)) end
+  if taken and args[4] == 'raise' then refuse('EXISTS', tostring(taken - 1)) end
 
   create_each(groups)
   settle_requests()
@@ -56,8 +56,8 @@ function transition.update()
   local again = begin()
   if again then return again end
 
-  local groups = read_jobs(ARGV, 5)
-  update_of({}, '', ARGV[4])
+  local groups = read_jobs(args, 5)
+  update_of({}, '', args[4])
   check_groups(groups)
   check_types()
   for _, set in ipairs({key.delayed, key.failed, key.ended}) do call('ZCARD', set) end
@@ -67,7 +67,7 @@ function transition.update()
     local place = 0
     for _, group in ipairs(groups) do
       for i = group.first, group.last, 2 do
-        if request_in(ARGV[i]) and call('HEXISTS', key.jobs, ARGV[i]) == 1 then
+        if request_in(args[i]) and call('HEXISTS', key.jobs, args[i]) == 1 then
           refuse('PART', tostring(place))
         end
         place = place + 1
@@ -75,7 +75,7 @@ function transition.update()
     end
   end
 
-  local letters = update_each(groups, ARGV[4])
+  local letters = update_each(groups, args[4])
   settle_requests()
   return finish({table.concat(letters)})
 end
@@ -94,13 +94,13 @@ function transition.tick()
   local again = begin()
   if again then return again end
 
-  local memory = 'tick ' .. name(ARGV[4], 'schedule')
-  local tick = whole(ARGV[6], 0, MAX_INSTANT, 'tick')
-  local groups = read_jobs(ARGV, 7)
+  local memory = 'tick ' .. name(args[4], 'schedule')
+  local tick = whole(args[6], 0, MAX_INSTANT, 'tick')
+  local groups = read_jobs(args, 7)
   local last = call('HGET', key.meta, memory)
   last = last and string.find(last, '^%d+$') and last or ''
   check_staging()
-  if last ~= ARGV[5] then
+  if last ~= args[5] then
     if last ~= '' then heard_of(memory, {}) end
     return finish({this.at, last, ''})
   end
@@ -122,7 +122,7 @@ function transition.set_result()
   local again = begin()
   if again then return again end
 
-  local id, result = name(ARGV[4], 'id'), ARGV[5]
+  local id, result = name(args[4], 'id'), args[5]
   if not result or #result > MAX_BYTES then refuse('INVALID', 'result') end
   call('HLEN', key.results)
   call('HLEN', key.requests)
@@ -157,15 +157,15 @@ function transition.cancel()
   local again = begin()
   if again then return again end
 
-  local n = #ARGV - 4
+  local n = #args - 4
   if n < 1 or n > MAX_JOBS then refuse('INVALID', 'ids') end
-  for i = 5, #ARGV do name(ARGV[i], 'id') end
+  for i = 5, #args do name(args[i], 'id') end
   check_types()
   for _, set in ipairs({key.delayed, key.failed, key.ended}) do call('ZCARD', set) end
   call('HLEN', key.results)
 
   local flags = {}
-  for i = 1, n do flags[i] = cancel_job(ARGV[i + 4], ARGV[4] == '1') and '1' or '0' end
+  for i = 1, n do flags[i] = cancel_job(args[i + 4], args[4] == '1') and '1' or '0' end
   settle_requests()
   return finish({table.concat(flags)})
 end
@@ -183,10 +183,10 @@ function transition.cancel_matching()
   if again then return again end
 
   local SETS = {key.leased, key.delayed, key.parked, key.ready, key.failed, key.leased}
-  local running, payload = ARGV[4] == '1', ARGV[5]
-  local index = whole(ARGV[6], 1, #SETS, 'set')
-  local from = ARGV[7] ~= '' and whole(ARGV[7], 0, MAX_INSTANT, 'place')
-  local budget = whole(ARGV[8], 1, MAX_JOBS, 'count')
+  local running, payload = args[4] == '1', args[5]
+  local index = whole(args[6], 1, #SETS, 'set')
+  local from = args[7] ~= '' and whole(args[7], 0, MAX_INSTANT, 'place')
+  local budget = whole(args[8], 1, MAX_JOBS, 'count')
   check_types()
   for _, set in ipairs({key.delayed, key.parked, key.failed, key.ended}) do call('ZCARD', set) end
   call('HLEN', key.results)
@@ -253,22 +253,22 @@ function transition.revive()
   local again = begin()
   if again then return again end
 
-  local n = #ARGV - 3
+  local n = #args - 3
   if n < 1 or n > MAX_JOBS then refuse('INVALID', 'ids') end
-  for i = 4, #ARGV do name(ARGV[i], 'id') end
+  for i = 4, #args do name(args[i], 'id') end
   check_types()
   call('ZCARD', key.failed)
   call('ZCARD', key.delayed)
 
   local flags, revived = {}, {}
   for i = 1, n do
-    local id = ARGV[i + 3]
+    local id = args[i + 3]
     local facts = facts_of(id)
     local record = facts.request and request_of(facts.request)
     flags[i] = '0'
     if not (record and record.stopping > 0) and call('ZREM', key.failed, id) == 1 then
       local priority = facts.priority or 50
-      count(facts, field.failed, -1)
+      count(facts, 'failed', -1)
       if record and record.outcome > 0 then reopen(facts.request, record) end
       facts.failures, facts.lapses, facts.error, facts.raised = nil, nil, nil, nil
       facts.failed_at, facts.handlings, facts.max_handlings, facts.number = nil, nil, nil, nil

@@ -12,7 +12,7 @@
 -- move. If fewer jobs are ready than wanted, the call also publishes committed rows. With `failed`
 -- it takes failed jobs whose failure handler may run.
 function transition.lease()
-  local token, failed = name(ARGV[4], 'token'), ARGV[8] == '1'
+  local token, failed = name(args[4], 'token'), args[8] == '1'
   if string.find(token, '%s') then refuse('INVALID', 'token') end
 
   local function facts_beside(ids)
@@ -53,8 +53,8 @@ function transition.lease()
   local again = begin()
   if again then return answer_again(unpack(again)) end
 
-  local lease_ms = whole(ARGV[5], 1, MAX_INSTANT, 'lease_ms')
-  local wanted = whole(ARGV[6], 1, MAX_JOBS, 'count')
+  local lease_ms = whole(args[5], 1, MAX_INSTANT, 'lease_ms')
+  local wanted = whole(args[6], 1, MAX_JOBS, 'count')
   local groups, at = read_settles(9)
   local results = read_results(at)
   local done, _, numbers, flags = held(groups)
@@ -64,7 +64,7 @@ function transition.lease()
 
   complete(done, numbers, flags, results, {})
   local completed = table.concat(flags)
-  if found then maintain(found, ARGV[7] == '1', wanted) end
+  if found then maintain(found, args[7] == '1', wanted) end
   if this.met then decide_met() end  -- Requests with a free place get a turn.
 
   local ids, ranks, payloads, wait_ms = {}, {}, {}, 1000
@@ -86,7 +86,7 @@ function transition.extend()
   local again = begin()
   if again then return again end
 
-  local lapses_at = after_ms(whole(ARGV[4], 1, MAX_INSTANT, 'lease_ms'))
+  local lapses_at = after_ms(whole(args[4], 1, MAX_INSTANT, 'lease_ms'))
   local groups = read_settles(5)
   local ids, _, numbers, flags = held(groups, true)
   if #ids > 0 then
@@ -114,10 +114,10 @@ function transition.recall()
   local again = begin()
   if again then return again end
 
-  local holder = ARGV[4]
-  local longer = ARGV[5] ~= '' and whole(ARGV[5], 0, MAX_INSTANT, 'held') or -MAX_INSTANT
-  local from = ARGV[7] ~= '' and whole(ARGV[7], 0, MAX_INSTANT, 'place')
-  local budget = whole(ARGV[8], 1, MAX_JOBS, 'count')
+  local holder = args[4]
+  local longer = args[5] ~= '' and whole(args[5], 0, MAX_INSTANT, 'held') or -MAX_INSTANT
+  local from = args[7] ~= '' and whole(args[7], 0, MAX_INSTANT, 'place')
+  local budget = whole(args[8], 1, MAX_JOBS, 'count')
   if #holder > MAX_NAME then refuse('INVALID', 'holder') end
   check_types()
   call('HLEN', key.workers)
@@ -138,7 +138,7 @@ function transition.recall()
     end
     if #ids > 0 then
       local reason = holder == '' and 'held for too long' or 'its worker failed'
-      tell('reclaimed', count_lapses(ids, holds, reason, 0, ARGV[6] == '1', false))
+      tell('reclaimed', count_lapses(ids, holds, reason, 0, args[6] == '1', false))
     end
   end
   if holder ~= '' and start == 0 then call('HDEL', key.workers, holder) end
@@ -159,10 +159,10 @@ function transition.release()
   local again = begin()
   if again then return again end
 
-  local after = ARGV[4] ~= '' and whole(ARGV[4], 0, MAX_INSTANT, 'after') or 0
-  local to_the_back, lapsed = ARGV[5] == '1', ARGV[6]
+  local after = args[4] ~= '' and whole(args[4], 0, MAX_INSTANT, 'after') or 0
+  local to_the_back, lapsed = args[5] == '1', args[6]
   if not lapsed or #lapsed > MAX_ERROR then refuse('INVALID', 'lapsed') end
-  local handlings = read_handlings(ARGV[7])
+  local handlings = read_handlings(args[7])
   local groups = read_settles(8)
   check_types()
   call('ZCARD', key.delayed)
@@ -196,7 +196,7 @@ function transition.complete()
 
   local groups, at = read_settles(5)
   local results = read_results(at)
-  local force = ARGV[4] == '1'
+  local force = args[4] == '1'
   check_types()
   if force then check_endings() end
 
@@ -217,7 +217,7 @@ function transition.complete_and_add()
   local groups, at = read_settles(5)
   local results
   results, at = read_results(at)
-  local follow_ups = read_jobs(ARGV, at)
+  local follow_ups = read_jobs(args, at)
   if #groups ~= 1 or groups[1].first ~= groups[1].last then
     refuse('INVALID', 'follow-ups go with one job')
   end
@@ -225,7 +225,7 @@ function transition.complete_and_add()
   check_types()
   check_endings()
 
-  local ids, numbers, flags, out = to_complete(groups, ARGV[4] == '1')
+  local ids, numbers, flags, out = to_complete(groups, args[4] == '1')
   local added = ''
   if complete(ids, numbers, flags, results, out) then
     added = choose(follow_ups)

@@ -1,9 +1,9 @@
 -- Code that every transition shares: the clock, the caller's last answer, refusals, and the facts
 -- of a job.
 --
--- A script is one text: a header line, the functions that the transition needs from this file and
--- from shared/, and the body of the transition. scripts.py puts it together, and fills in
--- `key.<name>` and words in capitals. A changing transition has this shape:
+-- The files in this folder are one library, in the order that library.py has them, below one line
+-- that sets the words in capitals. The server makes its functions once, when it is loaded. A
+-- transition is a function that the server calls by name. One that changes something looks so:
 --
 --     local again = begin()              -- clock, layout, "have I answered this call before?"
 --     if again then return again end
@@ -14,11 +14,40 @@
 -- no command that can fail follows a write. A command fails on a key of the wrong type, so each
 -- key is read once before the first write.
 --
--- The server runs the whole text anew for every call: a table that grows, or a function inside a
--- loop, costs more than most commands.
+-- A table that grows, or a function inside a loop, costs more than most commands.
 
-local call = redis.call
-local this  -- the state of this call, see look()
+local call             -- redis.call, which is not there yet while the library is loaded
+local transition = {}  -- by name
+local key = {}         -- the keys of the queue, by the names in keys.py
+local args             -- the arguments of this call
+local this             -- the state of this call, see look()
+
+local function receive(keys, arguments)
+  key.ready, key.delayed, key.leased, key.holds, key.parked, key.turns, key.failed, key.ended,
+    key.jobs, key.facts, key.next, key.results, key.requests, key.workers, key.calls, key.meta,
+    key.wake, key.staged, key.staging, key.claims, key.ledger, key.events, key.terms = unpack(keys)
+  args, call = arguments, redis.call
+end
+
+-- Let clients call a transition by this name.
+local function serve(function_name, its_transition, flags)
+  redis.register_function({
+    function_name = function_name,
+    callback = function(keys, arguments)
+      receive(keys, arguments)
+      return its_transition()
+    end,
+    flags = flags,
+  })
+end
+
+-- The last argument of a script names the transition.
+local function run_as_script()
+  local arguments = ARGV
+  local its_transition = transition[table.remove(arguments)]
+  receive(KEYS, arguments)
+  return its_transition()
+end
 
 -- ---------------------------------------------------------------- refusals
 
@@ -67,17 +96,17 @@ end
 
 local function look()
   local now
-  if ARGV[1] == '' then
+  if args[1] == '' then
     local time = call('TIME')
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   else
-    now = whole(ARGV[1], 0, MAX_INSTANT, 'time')
+    now = whole(args[1], 0, MAX_INSTANT, 'time')
   end
   local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'before', 'paused', 'largest',
     'sequence', 'staging')
   local layout, sequence = found[1], found[7]
   -- Change only a queue that has our own layout.
-  if layout and layout ~= 'OUR_LAYOUT' then
+  if layout and layout ~= tostring(OUR_LAYOUT) then
     local newer = #layout <= 9 and string.find(layout, '^[1-9]%d*$')
     refuse('LAYOUT', newer and layout or 'unknown')
   end
@@ -103,7 +132,7 @@ end
 local function begin()
   look()
   local now, seen = this.now, this.seen
-  local caller, number = name(ARGV[2], 'caller'), whole(ARGV[3], 1, MAX_INSTANT, 'number')
+  local caller, number = name(args[2], 'caller'), whole(args[3], 1, MAX_INSTANT, 'number')
   this.at = string.format('%d', now)  -- not `..`, which loses digits
   -- If the clock was set back, an old grace must not stop reclaim until the clock has caught up.
   if this.grace > now + SILENCE_MS then this.grace = 0 end
@@ -181,9 +210,9 @@ end
 -- Remember the answer, count and publish the events, wake a sleeper. reply: what the caller gets,
 -- if that is more than the answer to remember.
 local function finish(answer, reply)
-  call('HSET', key.calls, ARGV[2], ARGV[3] .. ' ' .. this.at .. ' ' .. cmsgpack.pack(answer))
+  call('HSET', key.calls, args[2], args[3] .. ' ' .. this.at .. ' ' .. cmsgpack.pack(answer))
   if #this.meta > 0 then call('HSET', key.meta, unpack(this.meta)) end
-  if this.new_caller or ARGV[3] % 16 == 0 then forget_callers() end
+  if this.new_caller or args[3] % 16 == 0 then forget_callers() end
   if this.grantable and this.asleep and not this.paused then call('LPUSH', key.wake, '1') end
   local events = {}
   for i, event in ipairs(this.told) do
@@ -228,6 +257,17 @@ local function number_in(kept, field_name)
   return sound and number <= MAX_INSTANT and number or 0
 end
 
+local KIND_OF_FACT = {
+  handler = 'string', timeout_ms = 'number', max_failures = 'number', max_lapses = 'number',
+  min_backoff_ms = 'number', max_backoff_ms = 'number', result_for_ms = 'number',
+  remember_for_ms = 'number', keep = 'boolean', group = 'string', group_limit = 'number',
+  request = 'string', place = 'number',
+  priority = 'number', number = 'number', failures = 'number', lapses = 'number',
+  error = 'string', raised = 'string', cancelled = 'boolean', failed_at = 'number',
+  handlings = 'number', max_handlings = 'number',
+  outcome = 'string', ended_at = 'number', taken_until = 'number',
+}
+
 -- Facts are what is stored about a job beside its payload: msgpack with full words as keys, and
 -- only what differs from the defaults; -1 means no limit. The client may set the first eleven. A
 -- fact of the wrong kind is ignored, because it must not stop the queue. An unknown fact is kept,
@@ -237,20 +277,10 @@ local function read_facts(packed)
   if not packed then return {}, true end
   local ok, facts = pcall(cmsgpack.unpack, packed)
   if not ok or type(facts) ~= 'table' then return {}, false end
-  this.kinds = this.kinds or {
-    handler = 'string', timeout_ms = 'number', max_failures = 'number', max_lapses = 'number',
-    min_backoff_ms = 'number', max_backoff_ms = 'number', result_for_ms = 'number',
-    remember_for_ms = 'number', keep = 'boolean', group = 'string', group_limit = 'number',
-    request = 'string', place = 'number',
-    priority = 'number', number = 'number', failures = 'number', lapses = 'number',
-    error = 'string', raised = 'string', cancelled = 'boolean', failed_at = 'number',
-    handlings = 'number', max_handlings = 'number',
-    outcome = 'string', ended_at = 'number', taken_until = 'number',
-  }
-  local kinds, sound = this.kinds, true
+  local sound = true
   for fact, value in pairs(facts) do
     local kind = type(value)
-    if kind ~= (kinds[fact] or kind)
+    if kind ~= (KIND_OF_FACT[fact] or kind)
       or kind == 'number' and not (value >= -1 and value <= MAX_INSTANT and value % 1 == 0)
       or fact == 'priority' and not (value >= 0 and value <= MAX_PRIORITY) then
       facts[fact] = nil
@@ -285,15 +315,15 @@ end
 -- {token, first, last} (places in ARGV), and the place after them.
 local function read_settles(at)
   local groups, total = {}, 0
-  local n_groups = whole(ARGV[at], 0, MAX_JOBS, 'settles')
+  local n_groups = whole(args[at], 0, MAX_JOBS, 'settles')
   at = at + 1
   for i = 1, n_groups do
-    local token, n = name(ARGV[at], 'token'), whole(ARGV[at + 1], 1, MAX_JOBS, 'settles')
+    local token, n = name(args[at], 'token'), whole(args[at + 1], 1, MAX_JOBS, 'settles')
     local first, last = at + 2, at + 1 + n
     total = total + n
     if string.find(token, '%s') then refuse('INVALID', 'token') end
-    if total > MAX_JOBS or not ARGV[last] then refuse('INVALID', 'settles') end
-    for place = first, last do name(ARGV[place], 'id') end
+    if total > MAX_JOBS or not args[last] then refuse('INVALID', 'settles') end
+    for place = first, last do name(args[place], 'id') end
     groups[i] = {token = token, first = first, last = last}
     at = last + 1
   end
@@ -304,11 +334,11 @@ end
 -- and the place after them.
 local function read_results(at)
   local results, bytes = {}, 0
-  local n = whole(ARGV[at], 0, MAX_JOBS, 'results')
+  local n = whole(args[at], 0, MAX_JOBS, 'results')
   for i = at + 1, at + 2 * n, 2 do
-    local result = ARGV[i + 1]
+    local result = args[i + 1]
     if not result then refuse('INVALID', 'results') end
-    results[whole(ARGV[i], 1, MAX_JOBS, 'results')] = result
+    results[whole(args[i], 1, MAX_JOBS, 'results')] = result
     bytes = bytes + #result
   end
   if bytes > MAX_BYTES then refuse('INVALID', 'too much for one call') end
@@ -321,13 +351,13 @@ local function held(groups, must_be_leased)
   local ids, holds, numbers, flags, taken = {}, {}, {}, {}, {}
   local n, total = 0, 0
   for _, group in ipairs(groups) do
-    local found = call('HMGET', key.holds, unpack(ARGV, group.first, group.last))
+    local found = call('HMGET', key.holds, unpack(args, group.first, group.last))
     local leased = must_be_leased
-      and call('ZMSCORE', key.leased, unpack(ARGV, group.first, group.last))
+      and call('ZMSCORE', key.leased, unpack(args, group.first, group.last))
     local presented, before = group.token .. ' ', group.first - 1
     local length = #presented
     for i = 1, #found do
-      local id, hold = ARGV[before + i], found[i]
+      local id, hold = args[before + i], found[i]
       total = total + 1
       if hold and string.sub(hold, 1, length) == presented and not taken[id]
         and not (leased and not leased[i]) then
@@ -362,17 +392,17 @@ end
 -- them in this order.
 local function read_failures(at)
   local failures, bytes = {}, 0
-  while ARGV[at] do
-    local token, id = name(ARGV[at], 'token'), name(ARGV[at + 1], 'id')
-    local due, reason, raised = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  while args[at] do
+    local token, id = name(args[at], 'token'), name(args[at + 1], 'id')
+    local due, reason, raised = args[at + 2], args[at + 3], args[at + 4]
     if string.find(token, '%s') then refuse('INVALID', 'token') end
     if not reason or #reason > MAX_ERROR then refuse('INVALID', 'error') end
-    if not ARGV[at + 5] or #raised > MAX_ERROR then refuse('INVALID', 'raised') end
+    if not args[at + 5] or #raised > MAX_ERROR then refuse('INVALID', 'raised') end
     due = math.max(due ~= '' and read_due(due) or 0, this.now)
     bytes = bytes + #reason + #raised
     failures[#failures + 1] = {
       token = token, id = id, due = due, reason = reason ~= '' and reason or nil,
-      raised = raised ~= '' and raised or nil, handlings = read_handlings(ARGV[at + 5]),
+      raised = raised ~= '' and raised or nil, handlings = read_handlings(args[at + 5]),
     }
     at = at + 6
   end

@@ -10,8 +10,8 @@ function transition.register()
   local again = begin()
   if again then return again end
 
-  local holder, about = name(ARGV[4], 'holder'), ARGV[6]
-  local until_ms = after_ms(whole(ARGV[5], 1, MAX_INSTANT, 'alive_ms'))
+  local holder, about = name(args[4], 'holder'), args[6]
+  local until_ms = after_ms(whole(args[5], 1, MAX_INSTANT, 'alive_ms'))
   if not about or #about > MAX_ERROR then refuse('INVALID', 'about') end
   call('HSET', key.workers, holder, string.format('%d', until_ms) .. ' ' .. about)
   -- Each registration looks at four random entries, and drops workers that are long gone.
@@ -65,8 +65,8 @@ function transition.tidy()
   if again then return again end
 
   this.staging = tonumber(call('ZRANGE', key.staging, 0, 0, 'WITHSCORES')[2])
-  local found = overdue(ARGV[5] == '1')
-  local longer = ARGV[6] ~= '' and whole(ARGV[6], 0, MAX_INSTANT, 'failed')
+  local found = overdue(args[5] == '1')
+  local longer = args[6] ~= '' and whole(args[6], 0, MAX_INSTANT, 'failed')
   local before = longer and this.now - longer - 1
   check_types()
   for _, set in ipairs({key.failed, key.ended}) do call('ZCARD', set) end
@@ -89,7 +89,7 @@ function transition.tidy()
     return #dropped
   end
 
-  local promoted, reclaimed, pruned, staging = maintain(found, ARGV[4] == '1')
+  local promoted, reclaimed, pruned, staging = maintain(found, args[4] == '1')
   local dropped = before and drop_failed() or 0
   settle_requests()
   local tended = MAX_JOBS - math.max(0, this.budget or MAX_JOBS)
@@ -118,7 +118,7 @@ function transition.delete()
   end
 
   local ok, refusal = pcall(begin)
-  local idle_ms = ARGV[4] ~= '' and whole(ARGV[4], 0, MAX_INSTANT, 'idle')
+  local idle_ms = args[4] ~= '' and whole(args[4], 0, MAX_INSTANT, 'idle')
   -- Without idle_ms, keys of the wrong type and a broken sequence are deleted too.
   if not ok then
     refusal = type(refusal) == 'table' and refusal.err or refusal  -- servers differ in this
@@ -127,7 +127,9 @@ function transition.delete()
   end
   -- Without finish(), because this look does not count as use.
   if idle_ms and not (is_empty() and this.now - (this.seen or 0) >= idle_ms) then return 0 end
-  call('UNLINK', unpack(KEYS))
+  local keys = {}
+  for _, its_name in pairs(key) do keys[#keys + 1] = its_name end
+  call('UNLINK', unpack(keys))
   redis.pcall('PUBLISH', key.events, cmsgpack.pack({{'deleted', 0, {}}}))
   return 1
 end

@@ -44,7 +44,7 @@ end
 --        ('' = none), and for a parked job up to 10 tokens that hold the places there
 function transition.show()
   look()
-  local id = name(ARGV[2], 'id')
+  local id = name(args[2], 'id')
   local packed = call('HGET', key.facts, id)
   local facts, state, score, behind = read_facts(packed), '', '0', -1
   local owner = facts.request or facts.group
@@ -97,10 +97,10 @@ function transition.peek()
   look()
   local set = ({
     r = key.ready, l = key.leased, d = key.delayed, p = key.parked, f = key.failed, e = key.ended,
-  })[ARGV[2]]
+  })[args[2]]
   if not set then refuse('INVALID', 'state') end
-  local first = whole(ARGV[3], 0, MAX_INSTANT, 'place')
-  local wanted = whole(ARGV[4], 1, MAX_JOBS, 'count')
+  local first = whole(args[3], 0, MAX_INSTANT, 'place')
+  local wanted = whole(args[4], 1, MAX_JOBS, 'count')
 
   local ids, scores, payloads, facts, holds, bytes, cut = {}, {}, {}, {}, {}, 0, 0
   local found = call('ZRANGE', set, first, first + wanted - 1, 'WITHSCORES')
@@ -159,8 +159,8 @@ end
 -- ARGV   time
 -- reply  names of commands
 --
--- A user who gets an answer may run scripts. The script runs none of these commands, because that
--- might be denied.
+-- A user who gets an answer may call functions or run scripts. This one runs none of these
+-- commands, because that might be denied.
 function transition.rights()
   local denied = {}
   for _, command in ipairs({
@@ -173,7 +173,6 @@ function transition.rights()
     {'ZMSCORE', key.ready, ''}, {'ZPOPMIN', key.ready}, {'ZRANGE', key.ready, 0, 0},
     {'ZRANK', key.ready, ''}, {'ZREM', key.ready, ''}, {'ZSCORE', key.ready, ''},
     {'PUBLISH', key.events, ''}, {'BLPOP', key.wake, 0}, {'SUBSCRIBE', key.events},
-    {'SCRIPT', 'LOAD', ''},
   }) do
     if not redis.acl_check_cmd(unpack(command)) then denied[#denied + 1] = command[1] end
   end

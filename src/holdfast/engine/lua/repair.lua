@@ -12,7 +12,7 @@ function transition.repair()
   -- A broken sequence continues with the time in ms, which is above every number given before.
   local broken = redis.pcall('HGET', key.meta, 'sequence')
   if type(broken) == 'string' and not string.find(broken, '^%d+$') then
-    call('HSET', key.meta, 'sequence', ARGV[1] ~= '' and ARGV[1] or call('TIME')[1] * 1000)
+    call('HSET', key.meta, 'sequence', args[1] ~= '' and args[1] or call('TIME')[1] * 1000)
   end
 
   local again = begin()
@@ -35,9 +35,9 @@ function transition.repair()
   }
   local OF_LEDGER = {[key.ledger] = true, [key.staged] = true, [key.claims] = true}
 
-  local stage = whole(ARGV[4], 1, #SETS + #HASH_KEYS, 'stage')
-  local from = ARGV[5]
-  local budget = whole(ARGV[6], 1, MAX_JOBS, 'count')
+  local stage = whole(args[4], 1, #SETS + #HASH_KEYS, 'stage')
+  local from = args[5]
+  local budget = whole(args[6], 1, MAX_JOBS, 'count')
   if from ~= '' then whole(from, 0, MAX_INSTANT, 'place') end
   check_types()
   check_requests()
@@ -292,7 +292,7 @@ function transition.repair()
       call('ZREM', set_key, member)
       if owner then
         if set == 'leased' then vacate(facts) end
-        if set == 'failed' then count(facts, field.failed, -1) end
+        if set == 'failed' then count(facts, 'failed', -1) end
         end_job(id, facts, 'cancelled')
       else
         drop(id)
@@ -410,22 +410,22 @@ function transition.recount()
   if again then return again end
 
   local tallies = {}
-  for at = 5, #ARGV, 8 do
+  for at = 5, #args, 8 do
     tallies[#tallies + 1] = {
-      owner = owner_name(ARGV[at]),
-      running = whole(ARGV[at + 1], 0, MAX_INSTANT, 'running'),
-      failed = whole(ARGV[at + 2], 0, MAX_INSTANT, 'failed'),
-      parked = whole(ARGV[at + 3], 0, MAX_INSTANT, 'parked'),
-      delayed = whole(ARGV[at + 4], 0, MAX_INSTANT, 'delayed'),
-      handled = whole(ARGV[at + 5], 0, MAX_INSTANT, 'handled'),
-      cancelled = whole(ARGV[at + 6], 0, MAX_INSTANT, 'cancelled'),
-      results = whole(ARGV[at + 7], 0, MAX_INSTANT, 'results'),
+      owner = owner_name(args[at]),
+      running = whole(args[at + 1], 0, MAX_INSTANT, 'running'),
+      failed = whole(args[at + 2], 0, MAX_INSTANT, 'failed'),
+      parked = whole(args[at + 3], 0, MAX_INSTANT, 'parked'),
+      delayed = whole(args[at + 4], 0, MAX_INSTANT, 'delayed'),
+      handled = whole(args[at + 5], 0, MAX_INSTANT, 'handled'),
+      cancelled = whole(args[at + 6], 0, MAX_INSTANT, 'cancelled'),
+      results = whole(args[at + 7], 0, MAX_INSTANT, 'results'),
     }
   end
   if #tallies > MAX_JOBS then refuse('INVALID', 'requests') end
   check_types()
   check_requests()
-  if stamp() ~= ARGV[4] then return finish({'0'}) end
+  if stamp() ~= args[4] then return finish({'0'}) end
 
   local changed = {}
   for _, tally in ipairs(tallies) do

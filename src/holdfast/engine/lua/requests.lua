@@ -11,16 +11,16 @@ function transition.open_request()
   local again = begin()
   if again then return again end
 
-  local request = owner_name(ARGV[4])
+  local request = owner_name(args[4])
   if #request > MAX_REQUEST then refuse('INVALID', 'request') end
-  local priority = whole(ARGV[5], 0, MAX_PRIORITY, 'priority')
-  local limit = ARGV[6] ~= '' and whole(ARGV[6], 0, MAX_INSTANT, 'limit') or -1
-  local keep_for = whole(ARGV[8], 0, MAX_INSTANT, 'keep_for')
-  local open_for = ARGV[9] ~= '' and whole(ARGV[9], 1, MAX_INSTANT, 'open_for')
-  local follow_ups = ARGV[10] ~= '' and read_jobs(ARGV, 10) or {}
+  local priority = whole(args[5], 0, MAX_PRIORITY, 'priority')
+  local limit = args[6] ~= '' and whole(args[6], 0, MAX_INSTANT, 'limit') or -1
+  local keep_for = whole(args[8], 0, MAX_INSTANT, 'keep_for')
+  local open_for = args[9] ~= '' and whole(args[9], 1, MAX_INSTANT, 'open_for')
+  local follow_ups = args[10] ~= '' and read_jobs(args, 10) or {}
   local follow_up = follow_ups[1]
   -- A thousand requests may end in one call, and each of them adds its follow-up.
-  if #follow_ups > 1 or follow_up and #ARGV[follow_up.first + 1] * MAX_JOBS > MAX_BYTES then
+  if #follow_ups > 1 or follow_up and #args[follow_up.first + 1] * MAX_JOBS > MAX_BYTES then
     refuse('INVALID', 'follow-up')
   end
   check_groups(follow_ups)
@@ -32,11 +32,11 @@ function transition.open_request()
   if gone or not record then
     record = new_request(request)
     record.priority, record.limit, record.keep_for_ms = priority, limit, keep_for
-    record.fail_fast = ARGV[7] == '1' and 1 or 0
+    record.fail_fast = args[7] == '1' and 1 or 0
     if follow_up then
-      local update = update_of(follow_up, ARGV[follow_up.first + 1], '1=11')
+      local update = update_of(follow_up, args[follow_up.first + 1], '1=11')
       -- The delay begins when the follow-up is added.
-      local delayed = follow_up.due and string.sub(ARGV[12], 1, 1) == '+'
+      local delayed = follow_up.due and string.sub(args[12], 1, 1) == '+'
       local never = update.due == MAX_INSTANT  -- However late the request ends.
       update.after = delayed and (never and MAX_INSTANT or update.due - this.now) or nil
       call('HSET', key.requests, request .. '/end', cmsgpack.pack(update))
@@ -68,20 +68,20 @@ function transition.add_parts()
   local again = begin()
   if again then return again end
 
-  local sent, bytes = #ARGV - 8, 0
+  local sent, bytes = #args - 8, 0
   if sent < 1 or sent > MAX_JOBS then refuse('INVALID', 'count') end
-  local request = owner_name(ARGV[4])
-  local first = ARGV[5] ~= '' and whole(ARGV[5], 0, MAX_INSTANT, 'first') or nil
-  local priority = whole(ARGV[6], 0, MAX_PRIORITY, 'priority')
-  local due = ARGV[7] ~= '' and read_due(ARGV[7]) or nil
-  local facts = ARGV[8] ~= '' and read_options(ARGV[8]) or {}
+  local request = owner_name(args[4])
+  local first = args[5] ~= '' and whole(args[5], 0, MAX_INSTANT, 'first') or nil
+  local priority = whole(args[6], 0, MAX_PRIORITY, 'priority')
+  local due = args[7] ~= '' and read_due(args[7]) or nil
+  local facts = args[8] ~= '' and read_options(args[8]) or {}
   if facts.group or facts.result_for_ms or facts.remember_for_ms then
     refuse('INVALID', 'options')
   end
-  for i = 9, #ARGV do
-    bytes = bytes + #ARGV[i]
-    if #ARGV[i] > this.largest then
-      this.largest = #ARGV[i]
+  for i = 9, #args do
+    bytes = bytes + #args[i]
+    if #args[i] > this.largest then
+      this.largest = #args[i]
       note('largest', this.largest)
     end
   end
@@ -103,7 +103,7 @@ function transition.add_parts()
   local skipped = before - first
   local n = letter == '1' and sent - skipped or 0
   if n > 0 then
-    local payloads = {unpack(ARGV, 9 + skipped)}
+    local payloads = {unpack(args, 9 + skipped)}
     local taken = taken_part(request, before, n)
     if taken then refuse('TAKEN', string.format('%d', taken)) end
     append_parts(request, record, payloads, priority, due, facts)
@@ -124,8 +124,8 @@ function transition.change_request()
   local again = begin()
   if again then return again end
 
-  local request, seal, cancel = owner_name(ARGV[4]), ARGV[5] == '1', ARGV[6] == '1'
-  local limit, priority, group = ARGV[7], ARGV[8], ARGV[9] == '1'
+  local request, seal, cancel = owner_name(args[4]), args[5] == '1', args[6] == '1'
+  local limit, priority, group = args[7], args[8], args[9] == '1'
   if group and (seal or cancel or priority ~= '') then refuse('INVALID', 'group') end
   limit = limit == '-' and -1 or limit ~= '' and whole(limit, 0, MAX_INSTANT, 'limit') or nil
   priority = priority ~= '' and whole(priority, 0, MAX_PRIORITY, 'priority') or nil
@@ -171,10 +171,10 @@ end
 --        `terms`: when lease or tidy must process it ('' if it has none)
 function transition.requests()
   look()
-  local names, start = {ARGV[2]}, 0
-  if ARGV[2] == '' then
-    local from = ARGV[3] ~= '' and whole(ARGV[3], 0, MAX_INSTANT, 'place') or math.huge
-    local budget = whole(ARGV[4], 1, MAX_JOBS, 'count')
+  local names, start = {args[2]}, 0
+  if args[2] == '' then
+    local from = args[3] ~= '' and whole(args[3], 0, MAX_INSTANT, 'place') or math.huge
+    local budget = whole(args[4], 1, MAX_JOBS, 'count')
     local stop = math.min(from, call('ZCARD', key.terms)) - 1
     start = math.max(0, stop - budget + 1)
     names = stop >= 0 and call('ZRANGE', key.terms, start, stop) or {}
@@ -198,9 +198,9 @@ end
 --        ended), facts or '', result or false; as many results as fit into one reply
 function transition.parts()
   look()
-  local request = name(ARGV[2], 'request')
-  local first = whole(ARGV[3], 0, MAX_INSTANT, 'first')
-  local wanted = whole(ARGV[4], 1, MAX_JOBS, 'count')
+  local request = name(args[2], 'request')
+  local first = whole(args[3], 0, MAX_INSTANT, 'first')
+  local wanted = whole(args[4], 1, MAX_JOBS, 'count')
   local record = request_of(request)
   if not record or record.group == 1 then return {-1} end
 

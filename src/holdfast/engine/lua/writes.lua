@@ -11,8 +11,8 @@ function transition.stage()
   local again = begin()
   if again then return again end
 
-  local attempt, number = attempt_name(ARGV[4]), whole(ARGV[5], 0, MAX_INSTANT, 'chunk')
-  local keep_for, bytes = whole(ARGV[6], 1, MAX_INSTANT, 'keep_for'), ARGV[7]
+  local attempt, number = attempt_name(args[4]), whole(args[5], 0, MAX_INSTANT, 'chunk')
+  local keep_for, bytes = whole(args[6], 1, MAX_INSTANT, 'keep_for'), args[7]
   if not bytes then refuse('INVALID', 'chunk') end
   read_chunk(bytes)
   check_staging()
@@ -43,43 +43,43 @@ function transition.adopt()
   local again = begin()
   if again then return again end
 
-  local write, writer = name(ARGV[4], 'write'), ARGV[5]
-  local batch = whole(ARGV[6], 0, MAX_INSTANT, 'batch')
-  local number = ARGV[7] ~= '' and whole(ARGV[7], 0, MAX_JOBS - 1, 'list')
-  local keep_for = whole(ARGV[8], 1, MAX_INSTANT, 'keep_for')
-  local n_requests = whole(ARGV[9], 0, MAX_JOBS, 'requests')
+  local write, writer = name(args[4], 'write'), args[5]
+  local batch = whole(args[6], 0, MAX_INSTANT, 'batch')
+  local number = args[7] ~= '' and whole(args[7], 0, MAX_JOBS - 1, 'list')
+  local keep_for = whole(args[8], 1, MAX_INSTANT, 'keep_for')
+  local n_requests = whole(args[9], 0, MAX_JOBS, 'requests')
   local first = 10 + n_requests
   if not writer or #writer > MAX_NAME then refuse('INVALID', 'writer') end
-  if n_requests > 0 and not ARGV[first - 1] then refuse('INVALID', 'requests') end
-  local sent = #ARGV - first + 1
+  if n_requests > 0 and not args[first - 1] then refuse('INVALID', 'requests') end
+  local sent = #args - first + 1
   if sent % 2 ~= 0 or sent > 2 * MAX_JOBS or sent > 0 and not number then
     refuse('INVALID', 'attempts')
   end
-  for i = first, #ARGV, 2 do
-    attempt_name(ARGV[i])
-    whole(ARGV[i + 1], 1, MAX_INSTANT, 'chunks')
+  for i = first, #args, 2 do
+    attempt_name(args[i])
+    whole(args[i + 1], 1, MAX_INSTANT, 'chunks')
   end
-  for i = 10, first - 1 do owner_name(ARGV[i]) end
+  for i = 10, first - 1 do owner_name(args[i]) end
   check_staging()
   call('HLEN', key.requests)
   if is_committed(write, writer, batch) then return finish({'c'}) end
 
   for i = 10, first - 1 do
-    local record = read_request(call('HGET', key.requests, ARGV[i]))
+    local record = read_request(call('HGET', key.requests, args[i]))
     if not record or record.group == 1 or record.sealed == 1 then
       refuse('CLOSED', string.format('%d', i - 10))
     end
   end
   local list, entry = {}, string.format('winners %d ', number or 0) .. write
   local ledger, times = {}, {}
-  for i = first, #ARGV, 2 do
-    local attempt, chunks = 'attempt ' .. ARGV[i], tonumber(ARGV[i + 1])
+  for i = first, #args, 2 do
+    local attempt, chunks = 'attempt ' .. args[i], tonumber(args[i + 1])
     local kept = entry_of(attempt)
     -- An attempt that another list has adopted counts as gone.
     if not kept or kept.chunks ~= chunks or kept.of and kept.of ~= entry then
       refuse('GONE', string.format('%d', n_requests + (i - first) / 2))
     end
-    list[#list + 1], list[#list + 2] = ARGV[i], chunks
+    list[#list + 1], list[#list + 2] = args[i], chunks
     kept.of = entry
     ledger[#ledger + 1], ledger[#ledger + 2] = attempt, cmsgpack.pack(kept)
     times[#times + 1], times[#times + 2] = MAX_INSTANT, attempt
@@ -107,9 +107,9 @@ function transition.commit()
   local again = begin()
   if again then return again end
 
-  local write, writer = name(ARGV[4], 'write'), ARGV[5]
-  local batch, lists = whole(ARGV[6], 0, MAX_INSTANT, 'batch'), whole(ARGV[7], 0, MAX_JOBS, 'lists')
-  local keep_for, how = whole(ARGV[8], 1, MAX_INSTANT, 'keep_for'), ARGV[9]
+  local write, writer = name(args[4], 'write'), args[5]
+  local batch, lists = whole(args[6], 0, MAX_INSTANT, 'batch'), whole(args[7], 0, MAX_JOBS, 'lists')
+  local keep_for, how = whole(args[8], 1, MAX_INSTANT, 'keep_for'), args[9]
   if #writer > MAX_NAME then refuse('INVALID', 'writer') end
   if how ~= '' then update_of({}, '', how) end
   check_staging()
@@ -149,7 +149,7 @@ function transition.publish()
   local again = begin()
   if again then return again end
 
-  local write = ARGV[4]
+  local write = args[4]
   if not write or #write > MAX_NAME then refuse('INVALID', 'write') end
   check_staging()
   check_types()
@@ -172,12 +172,12 @@ function transition.abort()
   local again = begin()
   if again then return again end
 
-  local n, flags, budget = #ARGV - 3, {}, MAX_CHUNKS
+  local n, flags, budget = #args - 3, {}, MAX_CHUNKS
   if n < 1 or n > MAX_JOBS then refuse('INVALID', 'attempts') end
-  for i = 4, #ARGV do attempt_name(ARGV[i]) end
+  for i = 4, #args do attempt_name(args[i]) end
   check_staging()
-  for i = 4, #ARGV do
-    local entry = 'attempt ' .. ARGV[i]
+  for i = 4, #args do
+    local entry = 'attempt ' .. args[i]
     local kept, done = entry_of(entry), true
     local write = kept and type(kept.of) == 'string' and write_of(kept.of)
     local committed = write and call('HEXISTS', key.ledger, 'commit ' .. write) == 1
@@ -199,11 +199,11 @@ end
 -- reply  the records, '' for each that is missing
 function transition.ledger()
   look()
-  if #ARGV < 2 or #ARGV > MAX_JOBS then refuse('INVALID', 'names') end
+  if #args < 2 or #args > MAX_JOBS then refuse('INVALID', 'names') end
   local records = {}
-  for i = 2, #ARGV do
-    if #ARGV[i] < 1 or #ARGV[i] > 2 * MAX_NAME then refuse('INVALID', 'name') end
-    records[i - 1] = call('HGET', key.ledger, ARGV[i]) or ''
+  for i = 2, #args do
+    if #args[i] < 1 or #args[i] > 2 * MAX_NAME then refuse('INVALID', 'name') end
+    records[i - 1] = call('HGET', key.ledger, args[i]) or ''
   end
   return records
 end

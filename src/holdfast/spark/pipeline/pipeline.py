@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from holdfast import JobNotFound, NewJob, Queue, Request, Server, Worker, arguments
-from holdfast.engine.scripts import LEAST_KEPT_MS
+from holdfast.engine.library import LEAST_KEPT_MS
 from holdfast.errors import InvalidArgument
 from holdfast.names import new_id, utf8_name
 from holdfast.spark.pipeline import foreign, transforms

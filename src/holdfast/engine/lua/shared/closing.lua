@@ -92,27 +92,16 @@ local function is_over(record)
     and record.done + record.failed + record.handled + record.cancelled >= record.total
 end
 
--- Returns the function that empties and ends requests. closer() is lazy (see scripts.py): only a
--- call that needs these functions makes them, and only once.
-local function closer()
-  return function(request, record)
-    if record.stopping > 0 then empty_request(request, record) end
-    if is_over(record) then end_request(request, record) end
-  end
-end
-
 -- Decide endings and turns from what was counted since the last decision.
 local function decide_met()
   local met, todo, moved, gone = this.met, this.met.todo, {}, {}
-  local records, close, i, owner = met.records, nil, 1, todo[1]
+  local records, i, owner = met.records, 1, todo[1]
   while owner do
     local record = records[owner]
     if record then
       record.todo = false  -- It may be met again: a follow-up of another may join it.
-      if record.stopping > 0 or is_over(record) then
-        close = close or closer()
-        close(owner, record)
-      end
+      if record.stopping > 0 then empty_request(owner, record) end
+      if is_over(record) then end_request(owner, record) end
       set_turn(owner, record)
       if record.turn ~= record.stood then moved[#moved + 1] = owner end
     else

@@ -2,8 +2,8 @@
 
 -- -> gone. Its result is kept as long as its request, and so is an ending other than completed.
 local function end_part(id, facts, outcome, result)
-  local counter = outcome == 'completed' and field.done or outcome == 'failed' and field.handled
-  local record = count(facts, counter or field.cancelled, 1)
+  local counter = outcome == 'completed' and 'done' or outcome == 'failed' and 'handled'
+  local record = count(facts, counter or 'cancelled', 1)
   call('HDEL', key.jobs, id)
   if outcome == 'completed' or not record then
     call('HDEL', key.facts, id)
@@ -23,7 +23,7 @@ end
 -- -> gone, or its ending remembered. Its successor becomes a job.
 local function end_job(id, facts, outcome, result)
   if facts.request then return end_part(id, facts, outcome, result) end
-  count(facts, field.total, -1)
+  count(facts, 'total', -1)
   local result_for = facts.result_for_ms or 0
   local remember_for = outcome == 'completed' and facts.remember_for_ms or 0
   local successor = take_successor(id)
@@ -67,18 +67,12 @@ local function read_alike(found)
   return known, kept
 end
 
--- Returns end_job. ender() is lazy (see scripts.py): only a call that needs end_job makes it, and
--- only once.
-local function ender()
-  return end_job
-end
-
 -- Complete jobs one by one, because each may have facts, a successor or a request.
 local function complete_each(ids, numbers, flags, results, out, all_leased)
   local completed, cancelled, gone, n, m, now = {}, {}, {}, 0, 0, this.now
   local found = call('HMGET', key.facts, unpack(ids))
   local known, kept = read_alike(found)
-  local whose, is_easy, finish_job = {}, {}, nil
+  local whose, is_easy = {}, {}
   for i = 1, #ids do
     local id, packed, number = ids[i], found[i], numbers[i]
     local facts, record = known[packed], whose[packed]
@@ -97,18 +91,17 @@ local function complete_each(ids, numbers, flags, results, out, all_leased)
       gone[n], completed[m] = id, id
       if record then record.done = record.done + 1 end
     else
-      finish_job = finish_job or ender()
       if facts.cancelled
         or record and record.stopping > 0 and facts.request and not facts.failed_at then
         flags[number] = '0'
         cancelled[#cancelled + 1] = id
-        finish_job(id, facts, 'cancelled')
+        end_job(id, facts, 'cancelled')
       else
         m = m + 1
         completed[m] = id
         -- A failed job that its failure handler completed is still a failure for clients that wait
         -- for its result.
-        finish_job(id, facts, facts.failed_at and 'failed' or 'completed', results[number])
+        end_job(id, facts, facts.failed_at and 'failed' or 'completed', results[number])
       end
     end
   end
@@ -147,7 +140,7 @@ local function standing(groups)
   local ids, flags, numbers, taken, out = {}, {}, {}, {}, {}
   for _, group in ipairs(groups) do
     for i = group.first, group.last do
-      local id = ARGV[i]
+      local id = args[i]
       local there = not taken[id] and call('HEXISTS', key.jobs, id) == 1
         and not call('ZSCORE', key.ended, id)
       taken[id] = true
@@ -211,7 +204,7 @@ local function put_failed(id, hold, facts, at)
   set_facts(filed, facts)
   call('ZADD', key.failed, at, filed)
   tell('failed', {filed})
-  local record = count(facts, field.failed, 1)
+  local record = count(facts, 'failed', 1)
   local open = record and record.stopping + record.outcome == 0
   if is_new and open and record.fail_fast == 1 then
     record.stopping, record.sealed = FAILED, 1

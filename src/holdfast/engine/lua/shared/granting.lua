@@ -52,7 +52,7 @@ local function maintain(found, to_the_back, wanted)
     for i, job in ipairs(jobs) do
       local id, facts = job.id, job.facts
       ids[i] = id
-      local record = count(facts, field.total, 0)
+      local record = count(facts, 'total', 0)
       if record then
         facts.number, facts.place = first + i, facts.request and record.total - 1 or nil
         park(id, facts)

@@ -7,35 +7,60 @@
 -- place of the last one, and a number of the sequence; a job of a group has a number, but no place.
 -- The facts then keep both, so that the member can be found.
 --
--- A record is a list of numbers and, last, why it failed; scripts.py fills in `record.<field>`, in
--- the order of `Record` in replies.py. A call reads a record once and counts in it, and
--- settle_requests writes it: as doubles, which costs half of what msgpack does. The follow-up of a
--- request is beside its record, as '<request>/end'. Before the stored numbers, a record has three
--- values that exist only during the call:
+-- A record is a table of numbers, and why the request failed. A call reads a record once and counts
+-- in it, and settle_requests writes it: as doubles, in the order of `Record` in replies.py, which
+-- costs half of what msgpack does, and then the reason. The follow-up of a request is beside its
+-- record, as '<request>/end'. Three fields exist only during the call:
 --     todo    whether something is to be decided about it
 --     number  the number of its next turn, 0 for none
 --     stood   its rank in `turns` before the decisions of this call; `turn` is its rank after them
 
+local NUMBERS = {
+  'group', 'priority', 'limit', 'fail_fast', 'keep_for_ms', 'total', 'parked', 'running',
+  'failed', 'done', 'handled', 'cancelled', 'results', 'sealed', 'endings', 'walked', 'forgotten',
+  'opened_at', 'first_at', 'last_at', 'ended_at', 'stopping', 'outcome', 'turn',
+}
+local FORMAT, BYTES = '<dddddddddddddddddddddddd', 192  -- of these numbers
+
 local function read_request(packed)
-  if not packed or #packed < RECORD_BYTES then return false end
-  local RECORD_NAMES = struct.unpack(RECORD_FORMAT, packed)
-  local record, sum = {false, 0, turn, RECORD_NAMES, ''}, RECORD_SUM
+  if not packed or #packed < BYTES then return false end
+  local group, priority, limit, fail_fast, keep_for_ms, total, parked, running, failed, done,
+    handled, cancelled, results, sealed, endings, walked, forgotten, opened_at, first_at, last_at,
+    ended_at, stopping, outcome, turn = struct.unpack(FORMAT, packed)
+  local record = {
+    todo = false, number = 0, stood = turn, reason = '',
+    group = group, priority = priority, limit = limit, fail_fast = fail_fast,
+    keep_for_ms = keep_for_ms, total = total, parked = parked, running = running, failed = failed,
+    done = done, handled = handled, cancelled = cancelled, results = results, sealed = sealed,
+    endings = endings, walked = walked, forgotten = forgotten, opened_at = opened_at,
+    first_at = first_at, last_at = last_at, ended_at = ended_at, stopping = stopping,
+    outcome = outcome, turn = turn,
+  }
   -- Another program may have written the record, and the queue must go on.
+  local sum =
+    group + priority + limit + fail_fast + keep_for_ms + total + parked + running + failed + done
+    + handled + cancelled + results + sealed + endings + walked + forgotten + opened_at + first_at
+    + last_at + ended_at + stopping + outcome + turn
   if not (sum >= 0 and sum % 1 == 0 and sum < 16 * MAX_INSTANT) then
-    for i = field.group, field.turn do
-      local number = record[i]
+    for _, field in ipairs(NUMBERS) do
+      local number = record[field]
       local sound = number >= -1 and number % 1 == 0 and number <= MAX_INSTANT
-      if not sound then record[i] = i == field.limit and -1 or 0 end
+      if not sound then record[field] = field == 'limit' and -1 or 0 end
     end
     record.stood = record.turn
   end
   if not (priority >= 0 and priority <= MAX_PRIORITY) then record.priority = 50 end
-  if #packed > RECORD_BYTES then record.reason = string.sub(packed, RECORD_BYTES + 1) end
+  if #packed > BYTES then record.reason = string.sub(packed, BYTES + 1) end
   return record
 end
 
 local function pack_request(record)
-  local numbers = struct.pack(RECORD_FORMAT, unpack(record, field.group, field.turn))
+  local numbers = struct.pack(FORMAT,
+    record.group, record.priority, record.limit, record.fail_fast, record.keep_for_ms,
+    record.total, record.parked, record.running, record.failed, record.done, record.handled,
+    record.cancelled, record.results, record.sealed, record.endings, record.walked,
+    record.forgotten, record.opened_at, record.first_at, record.last_at, record.ended_at,
+    record.stopping, record.outcome, record.turn)
   return record.reason == '' and numbers or numbers .. record.reason
 end
 
@@ -88,9 +113,8 @@ end
 local function new_request(owner)
   request_of(owner)
   this.has_requests = true
-  local record = {false, 0, 0}
-  for i = field.group, field.turn do record[i] = 0 end
-  record.reason = ''
+  local record = {todo = false, number = 0, stood = 0, reason = ''}
+  for _, field in ipairs(NUMBERS) do record[field] = 0 end
   record.opened_at, record.limit, record.priority = this.now, -1, 50
   this.met.records[owner] = record
   return request_of(owner)
@@ -106,7 +130,7 @@ end
 
 -- The lease of a job is over: free its place.
 local function vacate(facts)
-  local record = count(facts, field.running, -1)
+  local record = count(facts, 'running', -1)
   if record then record.last_at = this.now end
 end
 
@@ -182,14 +206,14 @@ end
 -- -> parked
 local function park(id, facts)
   call('ZADD', key.parked, 0, parked_member(id, facts))
-  count(facts, field.parked, 1)
+  count(facts, 'parked', 1)
 end
 
 -- parked -> nothing. Returns whether it was there.
 local function unpark(id, facts)
   if not (facts.request or facts.group) then return false end
   if call('ZREM', key.parked, parked_member(id, facts)) == 0 then return false end
-  count(facts, field.parked, -1)
+  count(facts, 'parked', -1)
   return true
 end
 
@@ -198,7 +222,7 @@ local function take_out(id, facts)
   if call('ZREM', key.ready, id) + call('ZREM', key.delayed, id) > 0 then return true end
   if unpark(id, facts) then return true end
   if call('ZREM', key.failed, id) == 0 then return false end
-  count(facts, field.failed, -1)
+  count(facts, 'failed', -1)
   return true
 end
 

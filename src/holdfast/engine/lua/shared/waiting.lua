@@ -100,12 +100,12 @@ local function apply(update, id, facts, priority, due_at)
     options.failures, options.lapses, options.error = facts.failures, facts.lapses, facts.error
     options.raised, options.number = facts.raised, facts.number
     if not options.result_for_ms then call('HDEL', key.results, id) end
-    count(facts, field.total, -1)
+    count(facts, 'total', -1)
     join(options, 1)
     facts, priority = options, update.priority
   elseif update.only then
     local moves = is_named('group', update.only)
-    if moves then count(facts, field.total, -1) end
+    if moves then count(facts, 'total', -1) end
     replace_options(facts, read_facts(update.options), update.only)
     if moves then join(facts, 1) end
     if not facts.result_for_ms then call('HDEL', key.results, id) end
@@ -194,7 +194,7 @@ local function change(id, update)
     if due_at then
       call('ZREM', key.delayed, id)
     elseif call('ZREM', key.failed, id) == 1 then
-      count(facts, field.failed, -1)
+      count(facts, 'failed', -1)
       letter, update.counts, due_at = 'F', true, update.due
       facts.failed_at, facts.handlings, facts.max_handlings, facts.number = nil, nil, nil, nil
     else

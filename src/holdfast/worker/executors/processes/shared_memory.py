@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from holdfast.engine.scripts import MAX_JOBS
+from holdfast.engine.library import MAX_JOBS
 
 SLOT: Final = 64 * 1024
 MOST_RUNS: Final = 255
