@@ -57,17 +57,20 @@ class Files:
         for name in self.names(path):
             self.where(f"{path}/{name}")
 
-    def find(self, pattern: str, *, deep: bool = False) -> Iterator[Found]:
-        """Find the files that Spark would read, in the order of their names."""
+    def find(self, pattern: str) -> Iterator[Found]:
+        """Find the files that Spark may read, in the order of their names.
+
+        In directories it reads fewer, by rules of its own.
+        """
         where = self.where(pattern)
         for status in self._system(where).globStatus(where) or ():
             if status.isFile():
                 yield self._found(status, self.text(status.getPath()))
             else:
                 base = self.text(status.getPath())
-                yield from self._below(base, base, deep=deep)
+                yield from self._below(base, base)
 
-    def _below(self, directory: str, base: str, *, deep: bool) -> Iterator[Found]:
+    def _below(self, directory: str, base: str) -> Iterator[Found]:
         directories = []
         for status in self._statuses(directory):
             name = status.getPath().getName()
@@ -76,10 +79,10 @@ class Files:
             path = self.text(status.getPath())
             if status.isFile():
                 yield self._found(status, path, base)
-            elif deep or "=" in name:
+            else:
                 directories.append(path)
         for path in directories:
-            yield from self._below(path, base, deep=deep)
+            yield from self._below(path, base)
 
     def _found(self, status: Any, path: str, base: str | None = None) -> Found:
         return Found(path, status.getLen(), status.getModificationTime(), base)
@@ -312,3 +315,8 @@ def for_spark(path: str) -> str:
 def as_url(path: str) -> str:
     """Return a path, or a pattern, with the scheme of its file system."""
     return f"file:{path}" if path.startswith("/") else path
+
+
+def path_of(url: str) -> str:
+    """Return the path of a file that Spark names with its scheme."""
+    return "/" + url.removeprefix("file:").lstrip("/") if url.startswith("file:") else url
