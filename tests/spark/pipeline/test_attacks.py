@@ -487,6 +487,42 @@ def test_a_link_in_the_input_is_seen_before_spark_reads_it(
     assert "leads out of" in why(pipeline.queue, f"{handle.id}/plan")
 
 
+@pytest.mark.parametrize("name", [".data.csv.crc", "_common_metadata", "_metadata"])
+def test_a_link_in_what_is_read_beside_the_input_is_seen_before_spark_reads_it(
+    pipeline: Pipeline, spark: SparkSession, root: Path, canaries: Canaries, name: str
+) -> None:
+    """Hadoop reads checksums, and Spark the summary of a directory of Parquet files."""
+    format = "csv" if name.endswith(".crc") else "parquet"
+    if format == "csv":
+        (root / "in/data.csv").write_text("1,a\n")
+    else:
+        spark.range(3).write.mode("overwrite").parquet(str(root / "in"))
+    (root / "in" / name).unlink(missing_ok=True)
+    (root / "in" / name).symlink_to(canaries.outside / "secret.txt")
+    handle = pipeline.submit("same", input="in", format=format, output="out")
+    with pipeline.working(spark):
+        assert handle.wait(60).state == "failed"
+    assert "a link?" in (handle.progress().error or "")
+
+
+def test_the_output_of_a_stream_is_refused_as_only_its_log_says_which_files_count(
+    pipeline: Pipeline, spark: SparkSession, root: Path
+) -> None:
+    (root / "rows").mkdir()
+    (root / "rows/a.csv").write_text("1\n2\n")
+    stream = spark.readStream.schema("id INT").csv(str(root / "rows"))
+    query = (
+        stream.writeStream.trigger(availableNow=True)
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .start(str(root / "in"), format="parquet")
+    )
+    query.awaitTermination(60)
+    handle = pipeline.submit("same", input="in", format="parquet", output="out")
+    with pipeline.working(spark):
+        assert handle.wait(60).state == "failed"
+    assert "output of a streaming query" in (handle.progress().error or "")
+
+
 def test_a_named_link_that_leads_out_later_is_not_read(
     spark: SparkSession, pipeline: Pipeline, root: Path, canaries: Canaries, forger: Forger
 ) -> None:

@@ -19,6 +19,9 @@ from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found
 
 _SPECIAL: Final = re.compile(r"([*?{}\[\]\\,])")
+_SUMMARIES: Final = frozenset({"_metadata", "_common_metadata"})
+"""Files of a directory of Parquet files that Spark reads for the schema."""
+_OF_STREAM: Final = "_spark_metadata"
 _CHUNK: Final = 64 * 1024
 _LINE_END: Final = re.compile(rb"\n(?!%b)" % codecs.BOM_UTF8)
 
@@ -74,9 +77,16 @@ class Files:
         directories = []
         for status in self._statuses(directory):
             name = status.getPath().getName()
+            path = self.text(status.getPath())
+            if name in _SUMMARIES:
+                self.where(path)
+            if name == _OF_STREAM:
+                raise InvalidArgument(
+                    f"input {directory} is the output of a streaming query: its files count only "
+                    f"if {_OF_STREAM} names them. Copy it with a batch job, and read the copy"
+                )
             if name.startswith(".") or (name.startswith("_") and "=" not in name):
                 continue
-            path = self.text(status.getPath())
             if status.isFile():
                 yield self._found(status, path, base)
             else:
