@@ -59,6 +59,11 @@ def seconds_or_none(name: str, value: Duration | None) -> float | None:
     return None if value is None else duration_ms(name, value, least=1) / 1000
 
 
+def seconds(name: str, value: Duration | None, otherwise: float) -> float:
+    """Return a duration in seconds, which may be infinite; `otherwise` if none is given."""
+    return otherwise if value is None else duration_ms(name, value, forever=True) / 1000
+
+
 def instant_ms(name: str, value: Instant) -> int:
     """Return an instant in milliseconds since the epoch."""
     if isinstance(value, datetime):

@@ -112,18 +112,6 @@ def make(schedule: Schedule, encode: Encode) -> Flow[Ticked]:
         looked = answer if answer.receipts is None else calls.Ticks(answer.now, wanted.last)
 
 
-def make_all(schedules: Iterable[Schedule], encode: Encode) -> Flow[list[Receipt]]:
-    """Make all ticks that are due. Return the receipts of the added jobs."""
-    receipts: list[Receipt] = []
-    for schedule in schedules:
-        ticked = yield from make(schedule, encode)
-        receipts += ticked.receipts
-        while ticked.receipts and ticked.again_in == 0:
-            ticked = yield from make(schedule, encode)
-            receipts += ticked.receipts
-    return [receipt for receipt in receipts if receipt]
-
-
 def _entries(
     schedule: Schedule, ticks: Iterable[tuple[int, int]], encode: Encode
 ) -> Iterator[Entry]:
@@ -149,7 +137,7 @@ def declare(
     name: str | None,
     missed: Missed,
     options: Mapping[str, Any],
-    encode: Encode,
+    encode_for: Callable[[str], Encode],
 ) -> Schedule:
     """Register a schedule with a queue. Refuse a job that could not be added at its ticks."""
     if isinstance(data, NewJob):
@@ -173,7 +161,7 @@ def declare(
         raise InvalidArgument(
             f"the queue has a schedule named {name!r} already: use name= to tell them apart"
         )
-    [entry] = encode([job])
+    [entry] = encode_for(name)([job])
     schedule = known[name] = Schedule(name, replace(job, data=entry.payload), missed, rhythm)
     return schedule
 
