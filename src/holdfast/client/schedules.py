@@ -130,16 +130,10 @@ def tick_id(name: str, tick: int) -> str:
     return f"{name}@{at}{part}Z"
 
 
-def declare(
-    known: dict[str, Schedule],
-    rhythm: Rhythm,
-    data: object,
-    name: str | None,
-    missed: Missed,
-    options: Mapping[str, Any],
-    encode_for: Callable[[str], Encode],
+def made(
+    rhythm: Rhythm, data: object, name: str | None, missed: Missed, options: Mapping[str, Any]
 ) -> Schedule:
-    """Register a schedule with a queue. Refuse a job that could not be added at its ticks."""
+    """Return a schedule, checked."""
     if isinstance(data, NewJob):
         if options:
             raise InvalidArgument("a NewJob has its own options: give them there")
@@ -157,13 +151,20 @@ def declare(
         raise InvalidArgument(f"the name of a schedule has at most {MAX_SCHEDULE_BYTES} bytes")
     if missed not in ("skip", "all"):
         raise InvalidArgument(f"missed must be 'skip' or 'all', not {arguments.shown(missed)}")
+    return Schedule(name, job, missed, rhythm)
+
+
+def declare(known: dict[str, Schedule], schedule: Schedule, encode: Encode) -> Schedule:
+    """Register a schedule with a queue. Refuse a job that could not be added at its ticks."""
+    name = schedule.name
     if name in known:
         raise InvalidArgument(
             f"the queue has a schedule named {name!r} already: use name= to tell them apart"
         )
-    [entry] = encode_for(name)([job])
-    schedule = known[name] = Schedule(name, replace(job, data=entry.payload), missed, rhythm)
-    return schedule
+    [entry] = encode([schedule.job])
+    job = replace(schedule.job, data=entry.payload)
+    declared = known[name] = Schedule(name, job, schedule.missed, schedule.rhythm)
+    return declared
 
 
 # ------------------------------------------------------------------------ when the ticks are

@@ -91,7 +91,8 @@ def groups_words(entries: Sequence[Entry]) -> list[bytes]:
             if last:
                 args[size_at] = b"%d" % run
             last, run, size_at = shared, 0, len(args) + 4
-            args += (flag(entry.fresh), b"%d" % entry.priority, entry.due, entry.options, b"")
+            fresh = b"1" if entry.fresh else b"0"
+            args += (fresh, b"%d" % entry.priority, entry.due, entry.options, b"")
         args += (entry.id.encode(), entry.payload)
         run += 1
     if last:

@@ -25,14 +25,17 @@ from holdfast.client.inputs import (
     check_follow_ups,
     checked_name,
     failed_of,
+    follow_up_of,
     holder_of,
     id_of,
     json_payload,
     lease_of,
     limit_words,
+    opening,
+    request_name,
     settles_of_done,
 )
-from holdfast.client.schedules import Missed, Rhythm, Schedule, Ticked
+from holdfast.client.schedules import Missed, Schedule, Ticked
 from holdfast.client.sharding import JOBS, SETTLES, Spread, merged_workers, summed
 from holdfast.client.status import (
     GroupStatus,
@@ -118,7 +121,6 @@ class AsyncQueue:
         self.name = name
         self.server = url if isinstance(url, AsyncServer) else AsyncServer(url)
         self._packer = Packer(name)
-        self._packers = [self._packer]
         if requeue not in ("rank", "back"):
             raise InvalidArgument(
                 f"requeue must be 'rank' or 'back', not {arguments.shown(requeue)}"
@@ -507,7 +509,8 @@ class AsyncQueue:
         Events are hints: they may be missed while the connection is down.
         """
         patience = arguments.seconds("idle", idle, math.inf)
-        async with self.server.subscribe(self._packers, patience) as messages:
+        queues = [one._packer for one in self._all()]
+        async with self.server.subscribe(queues, patience) as messages:
             yield (event async for message in messages for event in read_events(message))
 
     # -------------------------------------------------------------- requests
@@ -539,17 +542,11 @@ class AsyncQueue:
         `await request.open()`.
         """
         name = new_id() if id is None else id
-        return AsyncRequest(
-            self._shard_named(name),
-            name,
-            priority=priority,
-            limit=limit,
-            on_failure=on_failure,
-            keep_for=keep_for,
-            open_for=open_for,
-            follow_up=follow_up,
-            append=append,
-        )
+        shard = self._shard_named(request_name(name))
+        arguments.flag("append", append)
+        entry = follow_up_of(shard._entries, follow_up)
+        said = opening(priority, limit, on_failure, keep_for, open_for, entry)
+        return AsyncRequest(shard, name, said, append)
 
     async def requests(self) -> list[RequestStatus]:
         """Return current and remembered requests, the oldest first."""
@@ -605,7 +602,8 @@ class AsyncQueue:
         Workers of this queue add the jobs, as do calls of `tick`. However many processes do, each
         tick adds one job, `<name>@<time>`.
         """
-        return self._declare(schedules.every(interval), data, name, missed, options)
+        made = schedules.made(schedules.every(interval), data, name, missed, options)
+        return schedules.declare(self.schedules, made, self._shard_named(made.name)._entries.many)
 
     def cron(
         self,
@@ -624,20 +622,8 @@ class AsyncQueue:
         forward, a skipped time ticks right after the gap. When it is put back, a repeated time
         ticks once.
         """
-        return self._declare(schedules.cron(expression, tz), data, name, missed, options)
-
-    def _declare(
-        self, rhythm: Rhythm, data: object, name: str | None, missed: Missed, options: JobOptions
-    ) -> Schedule:
-        return schedules.declare(
-            self.schedules,
-            rhythm,
-            data,
-            name,
-            missed,
-            options,
-            lambda name: self._shard_named(name)._entries.many,
-        )
+        made = schedules.made(schedules.cron(expression, tz), data, name, missed, options)
+        return schedules.declare(self.schedules, made, self._shard_named(made.name)._entries.many)
 
     async def tick(self) -> list[Receipt]:
         """Make the ticks of all schedules that are due. Return the receipts of the added jobs.

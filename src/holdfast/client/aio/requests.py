@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from holdfast import arguments
 from holdfast.client.inputs import (
     PARTS_PER_CALL,
-    OnFailure,
     Said,
-    follow_up_of,
     json_payload,
     limit_words,
-    opening,
     part,
     parts,
-    request_name,
 )
 from holdfast.client.status import Part, RequestStatus, part_of, status_of
 from holdfast.engine import calls, request_calls, walks
@@ -49,25 +45,14 @@ class AsyncRequest:
     """
 
     def __init__(
-        self,
-        queue: AsyncQueue,
-        id: str,
-        *,
-        priority: int,
-        limit: int | None,
-        on_failure: OnFailure,
-        keep_for: Duration,
-        open_for: Duration | None,
-        follow_up: object | NewJob,
-        append: bool,
+        self, queue: AsyncQueue, id: str, opening: Mapping[str, Any], append: bool
     ) -> None:
-        entry = follow_up_of(queue._entries, follow_up)
         self.queue = queue
-        self.id = request_name(id)
-        self._append = arguments.flag("append", append)
+        self.id = id
+        self._opening = opening
+        self._append = append
         self._next: int | None = None if append else 0
         """The number of the next part; None to append after the last."""
-        self._opening = opening(priority, limit, on_failure, keep_for, open_for, entry)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r} in {self.queue.name!r})"

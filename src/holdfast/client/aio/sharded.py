@@ -6,11 +6,11 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,6 +18,7 @@ from holdfast import arguments
 from holdfast.client.aio.batches import AsyncReader, AsyncWrite
 from holdfast.client.aio.queue import AsyncQueue
 from holdfast.client.inputs import Done, Entries, Requeue, id_of_done
+from holdfast.client.schedules import Schedule
 from holdfast.client.sharding import NEVER_WORK, Sharding, Spread, merged_jobs, of_a_shard
 from holdfast.connection.async_server import AsyncServer
 from holdfast.engine import walks
@@ -26,12 +27,6 @@ from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS
 from holdfast.engine.walks import Flow
 from holdfast.errors import HoldfastError, InvalidArgument, ServerRefused
 from holdfast.job import Duration, Job, JobOptions, Leases, Problem, State
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from holdfast.client.schedules import Schedule
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -115,7 +110,6 @@ class AsyncShardedQueue(AsyncQueue):
         self.shards = tuple(
             AsyncShard(sharding, number, server, **said) for number in range(shards)
         )
-        self._packers = [shard._packer for shard in self.shards]
         self._entries = Entries(defaults, sharding.namer)
         # Start at a random shard: otherwise many short-lived clients would all lease from the same.
         self._turns = count(random.randrange(shards))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from holdfast import arguments
 from holdfast.client.inputs import Done, Entries, Requeue, id_of_done
+from holdfast.client.schedules import Schedule
 from holdfast.client.sharding import NEVER_WORK, Sharding, Spread, merged_jobs, of_a_shard
 from holdfast.client.sync.batches import Reader, Write
 from holdfast.client.sync.queue import Queue
@@ -25,12 +26,6 @@ from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS
 from holdfast.engine.walks import Flow
 from holdfast.errors import HoldfastError, InvalidArgument, ServerRefused
 from holdfast.job import Duration, Job, JobOptions, Leases, Problem, State
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from holdfast.client.schedules import Schedule
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -112,7 +107,6 @@ class ShardedQueue(Queue):
         self.sharding = sharding
         super().__init__(name, server, **said)
         self.shards = tuple(Shard(sharding, number, server, **said) for number in range(shards))
-        self._packers = [shard._packer for shard in self.shards]
         self._entries = Entries(defaults, sharding.namer)
         # Start at a random shard: otherwise many short-lived clients would all lease from the same.
         self._turns = count(random.randrange(shards))
