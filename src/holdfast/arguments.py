@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 from msgspec import UNSET
 
-from holdfast.codec import MAX_ERROR_BYTES
+from holdfast.codec import MAX_ERROR_BYTES, utf8_name
 from holdfast.errors import InvalidArgument
 from holdfast.job import Update
-from holdfast.names import utf8_name
 
 if TYPE_CHECKING:
     from holdfast.job import Duration, Instant, OnConflict

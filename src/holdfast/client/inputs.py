@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast import arguments, codec, failures
-from holdfast.codec import MAX_ERROR_BYTES, Json
+from holdfast.codec import MAX_ERROR_BYTES, Json, new_id, utf8_name
 from holdfast.engine import calls, walks
 from holdfast.engine.call import Call, Entry, Failed, Settle
 from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS, MAX_REQUEST_BYTES
@@ -29,7 +29,6 @@ from holdfast.job import (
     WorkerInfo,
     own_options,
 )
-from holdfast.names import new_id, utf8_name
 
 Requeue: TypeAlias = Literal["rank", "back"]
 

@@ -16,13 +16,13 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from holdfast import arguments
+from holdfast.codec import MAX_NAME_BYTES, utf8_name
 from holdfast.engine import calls
 from holdfast.engine.call import Entry
 from holdfast.engine.scripts import MAX_BYTES, MAX_JOBS
 from holdfast.engine.walks import Flow
 from holdfast.errors import InvalidArgument
 from holdfast.job import Duration, Instant, NewJob, Receipt
-from holdfast.names import MAX_NAME_BYTES, utf8_name
 
 Missed: TypeAlias = Literal["skip", "all"]
 

@@ -17,10 +17,10 @@ from msgspec.structs import astuple, replace
 
 from holdfast import arguments
 from holdfast.client.schedules import Schedule
+from holdfast.codec import new_id, utf8_name
 from holdfast.engine import walks
 from holdfast.errors import InvalidArgument
 from holdfast.job import Counts, Job, State, Tidied, Totals, WorkerInfo
-from holdfast.names import new_id, utf8_name
 
 Sum = TypeVar("Sum", Counts, Totals, Tidied)
 

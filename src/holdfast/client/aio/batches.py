@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import arguments
 from holdfast.client.inputs import KEEP_MS, MAX_CHUNK_BYTES, attempt_of, checked_name, staged_of
+from holdfast.codec import new_id
 from holdfast.engine import claim_calls, walks, write_calls
 from holdfast.engine.call import Entry, frame
 from holdfast.engine.scripts import MAX_JOBS
@@ -22,7 +23,6 @@ from holdfast.job import (
     Row,
     Staged,
 )
-from holdfast.names import new_id
 
 if TYPE_CHECKING:
     from typing import Unpack

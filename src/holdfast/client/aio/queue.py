@@ -47,6 +47,7 @@ from holdfast.client.status import (
     outcome_of,
     status_of,
 )
+from holdfast.codec import new_id, utf8_name
 from holdfast.connection.async_server import AsyncServer, repeat
 from holdfast.connection.protocol import Packer
 from holdfast.engine import calls, request_calls, walks, write_calls
@@ -85,7 +86,6 @@ from holdfast.job import (
     WorkerInfo,
     read_events,
 )
-from holdfast.names import new_id, utf8_name
 
 if TYPE_CHECKING:
     from datetime import tzinfo

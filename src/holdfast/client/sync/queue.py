@@ -47,6 +47,7 @@ from holdfast.client.status import (
 from holdfast.client.sync.batches import Reader, Write
 from holdfast.client.sync.handlers import Declare, QueueHandler
 from holdfast.client.sync.requests import Request
+from holdfast.codec import new_id, utf8_name
 from holdfast.connection.protocol import Packer
 from holdfast.connection.server import Server, repeat
 from holdfast.engine import calls, request_calls, walks, write_calls
@@ -85,7 +86,6 @@ from holdfast.job import (
     WorkerInfo,
     read_events,
 )
-from holdfast.names import new_id, utf8_name
 
 if TYPE_CHECKING:
     from datetime import tzinfo
