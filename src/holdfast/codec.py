@@ -220,7 +220,11 @@ def utf8_name(kind: str, name: object) -> bytes:
 
 
 def _digits(value: int, pairs: int) -> str:
-    return "".join(_PAIRS[(value >> 12 * place) & 4095] for place in reversed(range(pairs)))
+    digits = ""
+    for _ in range(pairs):
+        digits = _PAIRS[value & 4095] + digits
+        value >>= 12
+    return digits
 
 
 def random_name() -> str:
