@@ -573,10 +573,11 @@ class AsyncQueue:
         found: list[Found] = []
         for one in self._all():
             records: dict[str, Found] = {}
-            position = -1
-            while position:
-                some, position = await one._run(request_calls.some_requests(max(0, position)))
+            more, position = True, 0
+            while more:
+                some, position = await one._run(request_calls.some_requests(position))
                 records |= {record.name: record for record in some}
+                more = position > 0
             found += records.values()
         return found
 

@@ -571,10 +571,11 @@ class Queue:
         found: list[Found] = []
         for one in self._all():
             records: dict[str, Found] = {}
-            position = -1
-            while position:
-                some, position = one._run(request_calls.some_requests(max(0, position)))
+            more, position = True, 0
+            while more:
+                some, position = one._run(request_calls.some_requests(position))
                 records |= {record.name: record for record in some}
+                more = position > 0
             found += records.values()
         return found
 
