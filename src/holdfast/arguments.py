@@ -58,6 +58,11 @@ def seconds_or_none(name: str, value: Duration | None) -> float | None:
     return None if value is None else duration_ms(name, value, least=1) / 1000
 
 
+def optional_ms(name: str, value: Duration | None, *, least: int = 0) -> int | None:
+    """Return a duration in whole milliseconds; None if none is given."""
+    return None if value is None else duration_ms(name, value, least=least)
+
+
 def seconds(name: str, value: Duration | None, otherwise: float) -> float:
     """Return a duration in seconds, which may be infinite; `otherwise` if none is given."""
     return otherwise if value is None else duration_ms(name, value, forever=True) / 1000

@@ -178,6 +178,12 @@ def id_of(job: Lease | Receipt | str) -> str:
     return job
 
 
+def settle_of(lease: object, result: bytes | None = None) -> Settle:
+    """Return what a lease presents when it is settled."""
+    held = lease_of(lease)
+    return held.id, held.token, result
+
+
 def id_of_done(done: Done) -> str:
     """Return the id of a lease to complete."""
     return lease_of(done[0] if isinstance(done, tuple) else done).id
@@ -188,17 +194,17 @@ def settles_of_done(done: Iterable[Done]) -> list[Settle]:
     settles: list[Settle] = []
     for item in arguments.several("leases", done):
         if isinstance(item, tuple) and len(item) == 2:
-            lease, result = lease_of(item[0]), codec.encode_result(item[1])
+            settles.append(settle_of(item[0], codec.encode_result(item[1])))
         else:
-            lease, result = lease_of(item), None
-        settles.append((lease.id, lease.token, result))
+            settles.append(settle_of(item))
     return settles
 
 
 def failed_of(lease: Lease, error: str | BaseException, due: bytes = b"") -> Failed:
     """Return what a run that failed presents, with the time of the next try."""
+    held = lease_of(lease)
     why = arguments.reason("error", error)
-    return Failed(lease.id, lease.token, due, why, failures.packed(error, why))
+    return Failed(held.id, held.token, due, why, failures.packed(error, why))
 
 
 # ------------------------------------------------------------------------------ workers
@@ -323,9 +329,7 @@ def opening(
         "limit": _limit(limit),
         "fail_fast": on_failure == "fail_fast",
         "keep_for_ms": arguments.duration_ms("keep_for", keep_for, forever=True),
-        "open_for_ms": (
-            None if open_for is None else arguments.duration_ms("open_for", open_for, least=1)
-        ),
+        "open_for_ms": arguments.optional_ms("open_for", open_for, least=1),
         "follow_up": follow_up,
     }
 

@@ -10,43 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
 
-from holdfast import arguments, codec
-from holdfast.client import schedules
+from holdfast import arguments, codec, failures
+from holdfast.client import inputs, schedules, sharding, status
 from holdfast.client.aio.batches import AsyncReader, AsyncWrite
 from holdfast.client.aio.handlers import AsyncDeclare, AsyncQueueHandler
 from holdfast.client.aio.requests import AsyncRequest
-from holdfast.client.inputs import (
-    Done,
-    Entries,
-    OnFailure,
-    Requeue,
-    about_worker,
-    adding,
-    check_follow_ups,
-    checked_name,
-    failed_of,
-    follow_up_of,
-    holder_of,
-    id_of,
-    json_payload,
-    lease_of,
-    limit_words,
-    opening,
-    request_name,
-    settles_of_done,
-)
+from holdfast.client.inputs import Done, Entries, OnFailure, Requeue
 from holdfast.client.schedules import Missed, Schedule, Ticked
-from holdfast.client.sharding import JOBS, SETTLES, Spread, merged_workers, summed
-from holdfast.client.status import (
-    GroupStatus,
-    RequestStatus,
-    explain,
-    group_of,
-    needs_workers,
-    of_a_request,
-    outcome_of,
-    status_of,
-)
+from holdfast.client.sharding import Spread
+from holdfast.client.status import GroupStatus, RequestStatus
 from holdfast.codec import new_id, utf8_name
 from holdfast.connection.async_server import AsyncServer, repeat
 from holdfast.connection.protocol import Packer
@@ -64,7 +36,6 @@ from holdfast.errors import (
     LeaseLost,
     WrongState,
 )
-from holdfast.failures import retry_ms
 from holdfast.job import (
     Counts,
     Duration,
@@ -241,8 +212,8 @@ class AsyncQueue:
         options see `JobOptions`.
         """
         if data is UNSET or json is not UNSET:
-            data = json_payload(data, json)
-        call = adding(on_conflict)
+            data = inputs.json_payload(data, json)
+        call = inputs.adding(on_conflict)
         entry = self._entries.one(data, id, delay, at, options)
         [receipt] = await self._run(call([entry]), entry.id)
         return receipt
@@ -260,9 +231,9 @@ class AsyncQueue:
         before it.
         """
         arguments.several("jobs", jobs)
-        call = adding(on_conflict)
+        call = inputs.adding(on_conflict)
         entries = self._entries.many(jobs, options)
-        return await self._spread(entries, JOBS, lambda some: walks.add_many(some, call))
+        return await self._spread(entries, sharding.JOBS, lambda some: walks.add_many(some, call))
 
     # ----------------------------------------------------------------- lease
 
@@ -295,7 +266,7 @@ class AsyncQueue:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
         patience = arguments.seconds("wait", wait, 0)
         arguments.flag("failed", failed)
-        done = settles_of_done(complete)
+        done = inputs.settles_of_done(complete)
 
         def call(riding: Sequence[Settle], wait: float) -> Call[Granted]:
             return calls.lease(
@@ -316,9 +287,7 @@ class AsyncQueue:
         Returns `Extended.CANCELLED` if the job was cancelled meanwhile.
         """
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
-        return await self._settle(
-            lease, calls.extend(calls.settles_of([lease_of(lease)]), lease_ms)
-        )
+        return await self._settle(lease, calls.extend([inputs.settle_of(lease)], lease_ms))
 
     async def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> list[Extended]:
         """Extend leases to `seconds` from now. The answer for a lost lease is false."""
@@ -344,15 +313,13 @@ class AsyncQueue:
         """
         kept = None if result is None else codec.encode_result(result)
         if arguments.flag("force", force):
-            settle = (id_of(lease), "-", kept)
+            id, token = inputs.id_of(lease), "-"
         else:
-            held = lease_of(lease)
-            settle = (held.id, held.token, kept)
-        new = arguments.several("add", add)
-        entries = list(self._shard_of(settle[0])._entries.many(new))
-        check_follow_ups(entries)
-        call = calls.complete([settle], force=force, add=entries)
-        [completed] = await self._run(call, settle[0])
+            id, token, _ = inputs.settle_of(lease)
+        entries = list(self._shard_of(id)._entries.many(arguments.several("add", add)))
+        inputs.check_follow_ups(entries)
+        call = calls.complete([(id, token, kept)], force=force, add=entries)
+        [completed] = await self._run(call, id)
         return completed
 
     async def complete_many(self, done: Iterable[Done]) -> list[bool]:
@@ -371,16 +338,16 @@ class AsyncQueue:
 
         The job fails when `max_failures` is used up. Raises `LeaseLost` if the lease is over.
         """
-        held = lease_of(lease)
-        due = arguments.due(after, at, "after") or b"+%d" % retry_ms(held.facts)
-        await self._settle(held, calls.retry([failed_of(held, error, due)]))
+        held = inputs.lease_of(lease)
+        due = arguments.due(after, at, "after") or b"+%d" % failures.retry_ms(held.facts)
+        await self._settle(held, calls.retry([inputs.failed_of(held, error, due)]))
 
     async def fail(self, lease: Lease, *, error: str | BaseException) -> None:
         """Fail a job without a retry. Raises `LeaseLost` if the lease is over.
 
         It stays failed until it is revived or cancelled, or its failure handler completes it.
         """
-        await self._settle(lease, calls.fail([failed_of(lease_of(lease), error)]))
+        await self._settle(lease, calls.fail([inputs.failed_of(lease, error)]))
 
     async def release(
         self,
@@ -394,8 +361,8 @@ class AsyncQueue:
         With `lapsed`, the reason why the run did not end, it counts as a lapse. Raises `LeaseLost`
         if the lease is over.
         """
-        released = self._releasing(after, lapsed)
-        await self._settle(lease, released(calls.settles_of([lease_of(lease)])))
+        call = self._releasing(after, lapsed)
+        await self._settle(lease, call([inputs.settle_of(lease)]))
 
     async def release_many(
         self,
@@ -410,7 +377,7 @@ class AsyncQueue:
     def _releasing(
         self, after: Duration | None, lapsed: str | BaseException | None
     ) -> Callable[[Sequence[Settle]], Call[list[bool]]]:
-        after_ms = None if after is None else arguments.duration_ms("after", after)
+        after_ms = arguments.optional_ms("after", after)
         reason = b"" if lapsed is None else arguments.reason("lapsed", lapsed)
         return lambda settles: calls.release(
             settles, after_ms=after_ms, to_the_back=self._to_the_back, lapsed=reason
@@ -429,18 +396,20 @@ class AsyncQueue:
     async def _settle_many(
         self, done: Iterable[Done], call: Callable[[Sequence[Settle]], Call[list[N]]]
     ) -> list[N]:
-        settles = settles_of_done(done)
-        return await self._spread(settles, SETTLES, lambda some: walks.settle_many(some, call))
+        settles = inputs.settles_of_done(done)
+        return await self._spread(
+            settles, sharding.SETTLES, lambda some: walks.settle_many(some, call)
+        )
 
     # ----------------------------------------------------------------- watch
 
     async def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
-        return summed([await one._run(calls.counts()) for one in self._all()])
+        return sharding.summed([await one._run(calls.counts()) for one in self._all()])
 
     async def totals(self) -> Totals:
         """Return lifetime counters (added, leased, completed, …). Subtract two for a rate."""
-        return summed([await one._run(calls.totals()) for one in self._all()])
+        return sharding.summed([await one._run(calls.totals()) for one in self._all()])
 
     async def show(self, id: str) -> Job | None:
         """Return the current state of a job, or None if no job has this id."""
@@ -455,8 +424,8 @@ class AsyncQueue:
         if shown is None:
             found = await self._shard_named(id)._run(request_calls.requests(id))
             if found and not found[0].record.group:
-                return of_a_request(id)
-        return explain(shown, await self.workers() if needs_workers(shown) else ())
+                return status.of_a_request(id)
+        return status.explain(shown, await self.workers() if status.needs_workers(shown) else ())
 
     async def data(self, id: str) -> bytes | None:
         """Return the payload of a job, or None. The payload of an ended job needs `keep`."""
@@ -487,14 +456,14 @@ class AsyncQueue:
         Raises `JobNotFound` if no job has this id. An ended job is remembered only if it has
         `result_for` or `remember_for`.
         """
-        name = id_of(id)
+        name = inputs.id_of(id)
         patience = arguments.seconds("wait", wait, 0)
 
         async def ask() -> Outcome | None:
             shown = await self._run(calls.show(name), name)
             if shown is None:
                 raise _not_found(name)
-            return outcome_of(shown)
+            return status.outcome_of(shown)
 
         return await self._watch(ask, name, patience, lambda outcome: outcome is not None)
 
@@ -542,28 +511,30 @@ class AsyncQueue:
         `await request.open()`.
         """
         name = new_id() if id is None else id
-        shard = self._shard_named(request_name(name))
+        shard = self._shard_named(inputs.request_name(name))
         arguments.flag("append", append)
-        entry = follow_up_of(shard._entries, follow_up)
-        said = opening(priority, limit, on_failure, keep_for, open_for, entry)
+        entry = inputs.follow_up_of(shard._entries, follow_up)
+        said = inputs.opening(priority, limit, on_failure, keep_for, open_for, entry)
         return AsyncRequest(shard, name, said, append)
 
     async def requests(self) -> list[RequestStatus]:
         """Return current and remembered requests, the oldest first."""
         found = await self._records()
-        statuses = [status_of(one) for one in found if not one.record.group]
+        statuses = [status.status_of(one) for one in found if not one.record.group]
         return sorted(statuses, key=lambda status: (status.opened_at, status.id))
 
     async def groups(self) -> list[GroupStatus]:
         """Return the groups that have jobs, by name."""
         found = await self._records()
-        return sorted((group_of(one) for one in found if one.record.group), key=lambda g: g.name)
+        return sorted(
+            (status.group_of(one) for one in found if one.record.group), key=lambda g: g.name
+        )
 
     async def set_group_limit(self, group: str, limit: int | None) -> None:
         """Change how many jobs of a group may run at a time, from the next lease on."""
         utf8_name("group", group)
         arguments.group(group)
-        call = request_calls.change_request(group, limit=limit_words(limit), group=True)
+        call = request_calls.change_request(group, limit=inputs.limit_words(limit), group=True)
         letter, _ = await self._shard_named(group)._run(call)
         if letter != "1":
             raise GroupNotFound(f"{group}: no group has jobs under this name")
@@ -667,7 +638,9 @@ class AsyncQueue:
 
     async def last_batch(self, writer: str) -> int | None:
         """Return the last batch that a writer has committed, or None."""
-        [record] = await self._run(write_calls.ledger(f"writer {checked_name('writer', writer)}"))
+        [record] = await self._run(
+            write_calls.ledger(f"writer {inputs.checked_name('writer', writer)}")
+        )
         return int(record["batch"]) if record else None
 
     # ---------------------------------------------------------------- manage
@@ -738,16 +711,8 @@ class AsyncQueue:
         lease, and drop failed jobs that were left alone for more than `failed_longer_than` seconds.
         """
         arguments.flag("force", force)
-        held = (
-            None
-            if held_longer_than is None
-            else arguments.duration_ms("held_longer_than", held_longer_than)
-        )
-        failed = (
-            None
-            if failed_longer_than is None
-            else arguments.duration_ms("failed_longer_than", failed_longer_than)
-        )
+        held = arguments.optional_ms("held_longer_than", held_longer_than)
+        failed = arguments.optional_ms("failed_longer_than", failed_longer_than)
         back = self._to_the_back
 
         def call() -> Call[calls.Step]:
@@ -761,7 +726,7 @@ class AsyncQueue:
         for one in self._all():
             recall = None if held is None else walks.recall(take_back)
             moved.append(await one._drive(walks.tidy(call, recall)))
-        return summed(moved)
+        return sharding.summed(moved)
 
     @asynccontextmanager
     async def keep_tidy(self, *, every: Duration = 30) -> AsyncIterator[None]:
@@ -788,18 +753,18 @@ class AsyncQueue:
         The directory is only information: leases lapse whether or not their holder is registered.
         """
         alive_ms = arguments.duration_ms("alive_for", alive_for, least=1)
-        entry = about_worker(about)
+        entry = inputs.about_worker(about)
         for one in self._all():
             await one._run(calls.register(self.holder, alive_ms, entry))
 
     async def workers(self) -> list[WorkerInfo]:
         """Return the registered workers, alive or not."""
         found = [await one._run(calls.workers()) for one in self._all()]
-        return merged_workers(found)
+        return sharding.merged_workers(found)
 
     async def fail_worker(self, worker: WorkerInfo | Lease | str) -> int:
         """Reclaim all jobs of a worker at once, counting a lapse for each. Return how many."""
-        holder = holder_of(worker)
+        holder = inputs.holder_of(worker)
 
         def call(position: int) -> Call[tuple[int, int]]:
             return calls.recall(holder=holder, to_the_back=self._to_the_back, position=position)
@@ -812,7 +777,7 @@ class AsyncQueue:
         With `idle_for`, delete it only if it is empty and not paused, and if no call changed or
         leased anything for so many seconds: to remove queues that are no longer used.
         """
-        idle_ms = None if idle_for is None else arguments.duration_ms("idle_for", idle_for)
+        idle_ms = arguments.optional_ms("idle_for", idle_for)
         deleted = [await one._run(calls.delete(idle_ms)) for one in self._all()]
         return all(deleted)
 

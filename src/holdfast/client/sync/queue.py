@@ -10,40 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
 
-from holdfast import arguments, codec
-from holdfast.client import schedules
-from holdfast.client.inputs import (
-    Done,
-    Entries,
-    OnFailure,
-    Requeue,
-    about_worker,
-    adding,
-    check_follow_ups,
-    checked_name,
-    failed_of,
-    follow_up_of,
-    holder_of,
-    id_of,
-    json_payload,
-    lease_of,
-    limit_words,
-    opening,
-    request_name,
-    settles_of_done,
-)
+from holdfast import arguments, codec, failures
+from holdfast.client import inputs, schedules, sharding, status
+from holdfast.client.inputs import Done, Entries, OnFailure, Requeue
 from holdfast.client.schedules import Missed, Schedule, Ticked
-from holdfast.client.sharding import JOBS, SETTLES, Spread, merged_workers, summed
-from holdfast.client.status import (
-    GroupStatus,
-    RequestStatus,
-    explain,
-    group_of,
-    needs_workers,
-    of_a_request,
-    outcome_of,
-    status_of,
-)
+from holdfast.client.sharding import Spread
+from holdfast.client.status import GroupStatus, RequestStatus
 from holdfast.client.sync.batches import Reader, Write
 from holdfast.client.sync.handlers import Declare, QueueHandler
 from holdfast.client.sync.requests import Request
@@ -64,7 +36,6 @@ from holdfast.errors import (
     LeaseLost,
     WrongState,
 )
-from holdfast.failures import retry_ms
 from holdfast.job import (
     Counts,
     Duration,
@@ -241,8 +212,8 @@ class Queue:
         options see `JobOptions`.
         """
         if data is UNSET or json is not UNSET:
-            data = json_payload(data, json)
-        call = adding(on_conflict)
+            data = inputs.json_payload(data, json)
+        call = inputs.adding(on_conflict)
         entry = self._entries.one(data, id, delay, at, options)
         [receipt] = self._run(call([entry]), entry.id)
         return receipt
@@ -260,9 +231,9 @@ class Queue:
         before it.
         """
         arguments.several("jobs", jobs)
-        call = adding(on_conflict)
+        call = inputs.adding(on_conflict)
         entries = self._entries.many(jobs, options)
-        return self._spread(entries, JOBS, lambda some: walks.add_many(some, call))
+        return self._spread(entries, sharding.JOBS, lambda some: walks.add_many(some, call))
 
     # ----------------------------------------------------------------- lease
 
@@ -295,7 +266,7 @@ class Queue:
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
         patience = arguments.seconds("wait", wait, 0)
         arguments.flag("failed", failed)
-        done = settles_of_done(complete)
+        done = inputs.settles_of_done(complete)
 
         def call(riding: Sequence[Settle], wait: float) -> Call[Granted]:
             return calls.lease(
@@ -316,7 +287,7 @@ class Queue:
         Returns `Extended.CANCELLED` if the job was cancelled meanwhile.
         """
         lease_ms = arguments.duration_ms("seconds", seconds, least=1)
-        return self._settle(lease, calls.extend(calls.settles_of([lease_of(lease)]), lease_ms))
+        return self._settle(lease, calls.extend([inputs.settle_of(lease)], lease_ms))
 
     def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> list[Extended]:
         """Extend leases to `seconds` from now. The answer for a lost lease is false."""
@@ -342,15 +313,13 @@ class Queue:
         """
         kept = None if result is None else codec.encode_result(result)
         if arguments.flag("force", force):
-            settle = (id_of(lease), "-", kept)
+            id, token = inputs.id_of(lease), "-"
         else:
-            held = lease_of(lease)
-            settle = (held.id, held.token, kept)
-        new = arguments.several("add", add)
-        entries = list(self._shard_of(settle[0])._entries.many(new))
-        check_follow_ups(entries)
-        call = calls.complete([settle], force=force, add=entries)
-        [completed] = self._run(call, settle[0])
+            id, token, _ = inputs.settle_of(lease)
+        entries = list(self._shard_of(id)._entries.many(arguments.several("add", add)))
+        inputs.check_follow_ups(entries)
+        call = calls.complete([(id, token, kept)], force=force, add=entries)
+        [completed] = self._run(call, id)
         return completed
 
     def complete_many(self, done: Iterable[Done]) -> list[bool]:
@@ -369,16 +338,16 @@ class Queue:
 
         The job fails when `max_failures` is used up. Raises `LeaseLost` if the lease is over.
         """
-        held = lease_of(lease)
-        due = arguments.due(after, at, "after") or b"+%d" % retry_ms(held.facts)
-        self._settle(held, calls.retry([failed_of(held, error, due)]))
+        held = inputs.lease_of(lease)
+        due = arguments.due(after, at, "after") or b"+%d" % failures.retry_ms(held.facts)
+        self._settle(held, calls.retry([inputs.failed_of(held, error, due)]))
 
     def fail(self, lease: Lease, *, error: str | BaseException) -> None:
         """Fail a job without a retry. Raises `LeaseLost` if the lease is over.
 
         It stays failed until it is revived or cancelled, or its failure handler completes it.
         """
-        self._settle(lease, calls.fail([failed_of(lease_of(lease), error)]))
+        self._settle(lease, calls.fail([inputs.failed_of(lease, error)]))
 
     def release(
         self,
@@ -392,8 +361,8 @@ class Queue:
         With `lapsed`, the reason why the run did not end, it counts as a lapse. Raises `LeaseLost`
         if the lease is over.
         """
-        released = self._releasing(after, lapsed)
-        self._settle(lease, released(calls.settles_of([lease_of(lease)])))
+        call = self._releasing(after, lapsed)
+        self._settle(lease, call([inputs.settle_of(lease)]))
 
     def release_many(
         self,
@@ -408,7 +377,7 @@ class Queue:
     def _releasing(
         self, after: Duration | None, lapsed: str | BaseException | None
     ) -> Callable[[Sequence[Settle]], Call[list[bool]]]:
-        after_ms = None if after is None else arguments.duration_ms("after", after)
+        after_ms = arguments.optional_ms("after", after)
         reason = b"" if lapsed is None else arguments.reason("lapsed", lapsed)
         return lambda settles: calls.release(
             settles, after_ms=after_ms, to_the_back=self._to_the_back, lapsed=reason
@@ -427,18 +396,18 @@ class Queue:
     def _settle_many(
         self, done: Iterable[Done], call: Callable[[Sequence[Settle]], Call[list[N]]]
     ) -> list[N]:
-        settles = settles_of_done(done)
-        return self._spread(settles, SETTLES, lambda some: walks.settle_many(some, call))
+        settles = inputs.settles_of_done(done)
+        return self._spread(settles, sharding.SETTLES, lambda some: walks.settle_many(some, call))
 
     # ----------------------------------------------------------------- watch
 
     def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
-        return summed([one._run(calls.counts()) for one in self._all()])
+        return sharding.summed([one._run(calls.counts()) for one in self._all()])
 
     def totals(self) -> Totals:
         """Return lifetime counters (added, leased, completed, …). Subtract two for a rate."""
-        return summed([one._run(calls.totals()) for one in self._all()])
+        return sharding.summed([one._run(calls.totals()) for one in self._all()])
 
     def show(self, id: str) -> Job | None:
         """Return the current state of a job, or None if no job has this id."""
@@ -453,8 +422,8 @@ class Queue:
         if shown is None:
             found = self._shard_named(id)._run(request_calls.requests(id))
             if found and not found[0].record.group:
-                return of_a_request(id)
-        return explain(shown, self.workers() if needs_workers(shown) else ())
+                return status.of_a_request(id)
+        return status.explain(shown, self.workers() if status.needs_workers(shown) else ())
 
     def data(self, id: str) -> bytes | None:
         """Return the payload of a job, or None. The payload of an ended job needs `keep`."""
@@ -485,14 +454,14 @@ class Queue:
         Raises `JobNotFound` if no job has this id. An ended job is remembered only if it has
         `result_for` or `remember_for`.
         """
-        name = id_of(id)
+        name = inputs.id_of(id)
         patience = arguments.seconds("wait", wait, 0)
 
         def ask() -> Outcome | None:
             shown = self._run(calls.show(name), name)
             if shown is None:
                 raise _not_found(name)
-            return outcome_of(shown)
+            return status.outcome_of(shown)
 
         return self._watch(ask, name, patience, lambda outcome: outcome is not None)
 
@@ -540,28 +509,30 @@ class Queue:
         `request.open()`.
         """
         name = new_id() if id is None else id
-        shard = self._shard_named(request_name(name))
+        shard = self._shard_named(inputs.request_name(name))
         arguments.flag("append", append)
-        entry = follow_up_of(shard._entries, follow_up)
-        said = opening(priority, limit, on_failure, keep_for, open_for, entry)
+        entry = inputs.follow_up_of(shard._entries, follow_up)
+        said = inputs.opening(priority, limit, on_failure, keep_for, open_for, entry)
         return Request(shard, name, said, append)
 
     def requests(self) -> list[RequestStatus]:
         """Return current and remembered requests, the oldest first."""
         found = self._records()
-        statuses = [status_of(one) for one in found if not one.record.group]
+        statuses = [status.status_of(one) for one in found if not one.record.group]
         return sorted(statuses, key=lambda status: (status.opened_at, status.id))
 
     def groups(self) -> list[GroupStatus]:
         """Return the groups that have jobs, by name."""
         found = self._records()
-        return sorted((group_of(one) for one in found if one.record.group), key=lambda g: g.name)
+        return sorted(
+            (status.group_of(one) for one in found if one.record.group), key=lambda g: g.name
+        )
 
     def set_group_limit(self, group: str, limit: int | None) -> None:
         """Change how many jobs of a group may run at a time, from the next lease on."""
         utf8_name("group", group)
         arguments.group(group)
-        call = request_calls.change_request(group, limit=limit_words(limit), group=True)
+        call = request_calls.change_request(group, limit=inputs.limit_words(limit), group=True)
         letter, _ = self._shard_named(group)._run(call)
         if letter != "1":
             raise GroupNotFound(f"{group}: no group has jobs under this name")
@@ -665,7 +636,7 @@ class Queue:
 
     def last_batch(self, writer: str) -> int | None:
         """Return the last batch that a writer has committed, or None."""
-        [record] = self._run(write_calls.ledger(f"writer {checked_name('writer', writer)}"))
+        [record] = self._run(write_calls.ledger(f"writer {inputs.checked_name('writer', writer)}"))
         return int(record["batch"]) if record else None
 
     # ---------------------------------------------------------------- manage
@@ -733,16 +704,8 @@ class Queue:
         lease, and drop failed jobs that were left alone for more than `failed_longer_than` seconds.
         """
         arguments.flag("force", force)
-        held = (
-            None
-            if held_longer_than is None
-            else arguments.duration_ms("held_longer_than", held_longer_than)
-        )
-        failed = (
-            None
-            if failed_longer_than is None
-            else arguments.duration_ms("failed_longer_than", failed_longer_than)
-        )
+        held = arguments.optional_ms("held_longer_than", held_longer_than)
+        failed = arguments.optional_ms("failed_longer_than", failed_longer_than)
         back = self._to_the_back
 
         def call() -> Call[calls.Step]:
@@ -756,7 +719,7 @@ class Queue:
         for one in self._all():
             recall = None if held is None else walks.recall(take_back)
             moved.append(one._drive(walks.tidy(call, recall)))
-        return summed(moved)
+        return sharding.summed(moved)
 
     @contextmanager
     def keep_tidy(self, *, every: Duration = 30) -> Iterator[None]:
@@ -783,18 +746,18 @@ class Queue:
         The directory is only information: leases lapse whether or not their holder is registered.
         """
         alive_ms = arguments.duration_ms("alive_for", alive_for, least=1)
-        entry = about_worker(about)
+        entry = inputs.about_worker(about)
         for one in self._all():
             one._run(calls.register(self.holder, alive_ms, entry))
 
     def workers(self) -> list[WorkerInfo]:
         """Return the registered workers, alive or not."""
         found = [one._run(calls.workers()) for one in self._all()]
-        return merged_workers(found)
+        return sharding.merged_workers(found)
 
     def fail_worker(self, worker: WorkerInfo | Lease | str) -> int:
         """Reclaim all jobs of a worker at once, counting a lapse for each. Return how many."""
-        holder = holder_of(worker)
+        holder = inputs.holder_of(worker)
 
         def call(position: int) -> Call[tuple[int, int]]:
             return calls.recall(holder=holder, to_the_back=self._to_the_back, position=position)
@@ -807,7 +770,7 @@ class Queue:
         With `idle_for`, delete it only if it is empty and not paused, and if no call changed or
         leased anything for so many seconds: to remove queues that are no longer used.
         """
-        idle_ms = None if idle_for is None else arguments.duration_ms("idle_for", idle_for)
+        idle_ms = arguments.optional_ms("idle_for", idle_for)
         deleted = [one._run(calls.delete(idle_ms)) for one in self._all()]
         return all(deleted)
 
