@@ -89,33 +89,24 @@ class Entries:
         return self.one(job.data, job.id, job.delay, job.at, {**options, **own_options(job)})
 
     def many(
-        self, jobs: Iterable[object], options: Mapping[str, Any] = _NO_OPTIONS
+        self,
+        jobs: Iterable[object],
+        options: Mapping[str, Any] = _NO_OPTIONS,
+        *,
+        staged: bool = False,
     ) -> Iterator[Entry]:
-        """Yield the entries of payloads and `NewJob` values."""
+        """Yield the entries of payloads and `NewJob` values; staged rows may also be parts."""
         said = self._said(options)
         priority, packed = arguments.options(said)
         make_id = self._new_ids(said)
         grouped = said.get("group") is not None
         for job in jobs:
-            if isinstance(job, NewJob):
-                yield self.of(job, options)
-            else:
+            if not isinstance(job, NewJob):
                 yield Entry(make_id(), codec.encode(job), True, priority, b"", packed, grouped)
-
-    def rows(self, rows: Iterable[object], options: Mapping[str, Any]) -> Iterator[Entry]:
-        """Yield the entries of staged rows: as of jobs, but some become parts of a request."""
-        said = self._said(options)
-        priority, packed = arguments.options(said)
-        make_id = self._new_ids(said)
-        for row in rows:
-            if isinstance(row, Row) and row.request is not None:
-                _refuse_id(row)  # The new id is used if the request is gone by then.
-                shared = _of_parts({**options, **own_options(row)}, row.delay, row.at)
-                yield _part(make_id(), shared, row.data, request_name(row.request))
-            elif isinstance(row, NewJob):
-                yield self.of(row, options)
+            elif staged and isinstance(job, Row) and job.request is not None:
+                yield _row_of_part(make_id(), job, job.request, options)
             else:
-                yield Entry(make_id(), codec.encode(row), True, priority, b"", packed)
+                yield self.of(job, options)
 
     def _said(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return a job's options with the defaults filled in. A default limit needs a group."""
@@ -380,9 +371,12 @@ def part(
     return _of_parts(options, delay, at), codec.encode(data)
 
 
-def _part(id: str, said: Said, data: object, request: str) -> Entry:
-    priority, due, packed = said
-    return Entry(id, codec.encode(data), True, priority, due, packed, False, request)
+def _row_of_part(id: str, row: Row, request: str, options: Mapping[str, Any]) -> Entry:
+    """Return a row that becomes a part. Its id is used if the request is gone by then."""
+    _refuse_id(row)
+    priority, due, packed = _of_parts({**options, **own_options(row)}, row.delay, row.at)
+    name = request_name(request)
+    return Entry(id, codec.encode(row.data), True, priority, due, packed, False, name)
 
 
 def _of_parts(

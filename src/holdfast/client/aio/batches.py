@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast import arguments
 from holdfast.client.inputs import KEEP_MS, MAX_CHUNK_BYTES, attempt_of, checked_name, staged_of
 from holdfast.codec import new_id
 from holdfast.engine import claim_calls, walks, write_calls
-from holdfast.engine.call import Entry, frame
+from holdfast.engine.call import Call, Entry, frame
 from holdfast.engine.scripts import MAX_JOBS
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.job import (
@@ -61,7 +62,8 @@ class AsyncWrite:
         arguments.whole("partition", partition, 0, arguments.NEVER_MS)
         arguments.whole("attempt", attempt, 0, arguments.NEVER_MS)
         keep_ms = arguments.duration_ms("keep_for", keep_for, least=1, forever=True)
-        entries = self.queue._entries.rows(arguments.several("rows", rows), options)
+        arguments.several("rows", rows)
+        entries = self.queue._entries.many(rows, options, staged=True)
         requests: set[str] = set()
         number = total = 0
         for chunk in walks.chunks(entries, _row_size, most_bytes=MAX_CHUNK_BYTES):
@@ -107,23 +109,11 @@ class AsyncWrite:
         if len(lists) > MAX_JOBS:
             raise InvalidArgument(f"a write has at most {MAX_JOBS * MAX_JOBS} attempts")
 
-        steps = [
-            write_calls.adopt(
-                name,
-                who,
-                number,
-                None,
-                [],
-                keep_for_ms=KEEP_MS,
-                requests=requests[i : i + MAX_JOBS],
-            )
-            for i in range(0, len(requests) or 1, MAX_JOBS)
-        ]
-        for i, some in enumerate(lists):
-            steps.append(write_calls.adopt(name, who, number, i, some, keep_for_ms=KEEP_MS))
-        steps.append(
-            write_calls.commit(name, who, number, len(lists), keep_for_ms=KEEP_MS, how=how)
-        )
+        adopt = partial(write_calls.adopt, name, who, number, keep_for_ms=KEEP_MS)
+        places = range(0, len(requests) or 1, MAX_JOBS)
+        steps = [adopt(None, [], requests=requests[i : i + MAX_JOBS]) for i in places]
+        steps += [adopt(i, some) for i, some in enumerate(lists)]
+        steps += [write_calls.commit(name, who, number, len(lists), keep_for_ms=KEEP_MS, how=how)]
         new = True
         for step in steps:
             new = new and await self.queue._run(step)
@@ -240,16 +230,16 @@ class AsyncReader:
         Jobs of a claim that lapsed before are not completed: they may run again.
         """
         call = claim_calls.settle_claims(self.name, self.epoch, _number("below", below))
-        total, more = 0, True
-        while more:
-            some, more = await self.queue._run(call)
-            total += some
-        return total
+        return await self._until_done(call)
 
     async def give_back(self, n: int) -> int:
         """Release the jobs of a claim at no cost. Return how many. It cannot be read again."""
         back = self.queue._to_the_back
         call = claim_calls.return_claim(self.name, self.epoch, _number("n", n), to_the_back=back)
+        return await self._until_done(call)
+
+    async def _until_done(self, call: Call[tuple[int, bool]]) -> int:
+        """Make a call again until nothing is left to do. Return how many jobs that were."""
         total, more = 0, True
         while more:
             some, more = await self.queue._run(call)
