@@ -18,10 +18,9 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Final
 
-from holdfast.codec import MAX_ERROR_BYTES
+from holdfast.codec import MAX_ERROR_BYTES, MAX_NAME_BYTES
 from holdfast.engine.keys import NAMES
 from holdfast.engine.replies import ENDINGS, RECORD_BYTES, RECORD_FORMAT, Record
-from holdfast.names import MAX_NAME_BYTES
 
 MAX_JOBS: Final = 1000
 """The most jobs that one call moves."""

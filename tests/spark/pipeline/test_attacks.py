@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import InvalidArgument, NewJob, Queue, Request, Worker, WrongState
 from holdfast.spark import Pipeline
+from holdfast.spark.pipeline.formats import Format
 from holdfast.spark.pipeline.order import run_of, staging_of
 from holdfast.spark.pipeline.working import Duties
 from spark.pipeline.canaries import Canaries, web_server
@@ -487,12 +488,19 @@ def test_a_link_in_the_input_is_seen_before_spark_reads_it(
     assert "leads out of" in why(pipeline.queue, f"{handle.id}/plan")
 
 
-@pytest.mark.parametrize("name", [".data.csv.crc", "_common_metadata", "_metadata"])
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [(".data.csv.crc", "csv"), ("_common_metadata", "parquet"), ("_metadata", "parquet")],
+)
 def test_a_link_in_what_is_read_beside_the_input_is_seen_before_spark_reads_it(
-    pipeline: Pipeline, spark: SparkSession, root: Path, canaries: Canaries, name: str
+    pipeline: Pipeline,
+    spark: SparkSession,
+    root: Path,
+    canaries: Canaries,
+    name: str,
+    format: Format,
 ) -> None:
     """Hadoop reads checksums, and Spark the summary of a directory of Parquet files."""
-    format = "csv" if name.endswith(".crc") else "parquet"
     if format == "csv":
         (root / "in/data.csv").write_text("1,a\n")
     else:

@@ -12,8 +12,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast import arguments
+from holdfast.codec import random_name
 from holdfast.errors import InvalidArgument
-from holdfast.names import random_name
 from holdfast.spark.pipeline.order import Stamp
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found
