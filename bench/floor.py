@@ -12,10 +12,10 @@ from typing import Any
 
 import redis
 
+from holdfast.codec import new_id
 from holdfast.connection.address import parse
 from holdfast.connection.protocol import Introduction, pack
 from holdfast.connection.sockets import CONNECT_SECONDS, REPLY_SECONDS, Link
-from holdfast.names import new_id
 
 LIST = b"floor:list"
 

@@ -6,8 +6,10 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
+from unittest.mock import patch
 
 import hiredis
 import msgspec
@@ -502,7 +504,7 @@ CHANGES: dict[str, Callable[[Queue, Held], object]] = {
     "add_grouped": lambda queue, held: queue.add_many(_GROUPED),
     "update": lambda queue, held: queue.add_many(_CHANGED, on_conflict="update"),
     "tick": lambda queue, held: queue._run(
-        calls.tick("hourly", None, 1_700_000_000_000, [*queue._ask.entries(_GROUPED, {})])
+        calls.tick("hourly", None, 1_700_000_000_000, [*queue._entries.many(_GROUPED)])
     ),
     "lease": lambda queue, held: queue.lease_many(
         3, 60, complete=[(held["done"], b"result"), *held.values()]
@@ -617,7 +619,7 @@ class _CaughtError(Exception):
 
 
 class _Catching(Queue):
-    def _run(self, call: Call[Any]) -> Any:
+    def _run(self, call: Call[Any], of: str = "") -> Any:
         raise _CaughtError(call)
 
 
@@ -632,3 +634,25 @@ def call_of(ask: Callable[[Queue], object], queue: Queue) -> Call[Any]:
     except _CaughtError as caught:
         return caught.call
     raise AssertionError("no call was made")
+
+
+class _DiedError(BaseException):
+    pass
+
+
+def ends_within(queue: Queue, most: int, act: Callable[[], object]) -> bool:
+    """Let a client die after so many calls of what it does; return whether it ended before."""
+    made = count()
+    run = queue._run
+
+    def run_or_die(call: Call[Any], of: str = "") -> Any:
+        if next(made) >= most:
+            raise _DiedError
+        return run(call, of)
+
+    with patch.object(queue, "_run", run_or_die):
+        try:
+            act()
+        except _DiedError:
+            return False
+    return True

@@ -37,6 +37,7 @@ NAMES: Final = {
     "AsyncWrite": "Write",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
+    "_length": "__len__",
     "aio": "sync",
     "anext": "next",
     "async_server": "server",
@@ -46,12 +47,8 @@ NAMES: Final = {
 
 PHRASES: Final = {
     r"asyncio\.sleep": "time.sleep",
-    r"class Queue:": "class Queue(Sized):",
     r"Callable\[\[\], Awaitable\[T\]\]": "Callable[[], T]",
     r", Awaitable\b": "",
-    r"from holdfast\.client\.status import": (
-        "from holdfast.client.sized import Sized\nfrom holdfast.client.status import"
-    ),
     r"  # noqa: ASYNC109$": "",
     r"\b([Aa])n (?=`?(?:Sharded)?(?:Queue|Server))": r"\1 ",
 }

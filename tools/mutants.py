@@ -159,11 +159,7 @@ TURNED: Final = {
     "false": ("flip-boolean", "true"),
     "+": ("swap-sign", "-"),
     "-": ("swap-sign", "+"),
-    **{
-        bound: ("nudge-number", f"({bound} - 1)")
-        for bound, value in BOUNDS.items()
-        if isinstance(value, int)
-    },
+    **{bound: ("nudge-number", f"({bound} - 1)") for bound in BOUNDS},
 }
 """What one word becomes, whatever is around it."""
 

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.client.schedules import Schedule
 from holdfast.client.status import GroupStatus, Part, RequestStatus
+from holdfast.client.sync.batches import Reader, Write
 from holdfast.client.sync.handlers import QueueHandler, TypedReceipt
 from holdfast.client.sync.queue import Queue
-from holdfast.client.sync.readers import Reader
 from holdfast.client.sync.requests import Request
 from holdfast.client.sync.sharded import ShardedQueue
-from holdfast.client.sync.writes import Write
 from holdfast.codec import Json
 from holdfast.connection.server import Server
 from holdfast.errors import (
@@ -60,12 +59,11 @@ from holdfast.job import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.client.aio.batches import AsyncReader, AsyncWrite
     from holdfast.client.aio.handlers import AsyncQueueHandler, AsyncTypedReceipt
     from holdfast.client.aio.queue import AsyncQueue
-    from holdfast.client.aio.readers import AsyncReader
     from holdfast.client.aio.requests import AsyncRequest
     from holdfast.client.aio.sharded import AsyncShardedQueue
-    from holdfast.client.aio.writes import AsyncWrite
     from holdfast.connection.async_server import AsyncServer
     from holdfast.worker import (
         AsyncRunningJob,
@@ -154,12 +152,12 @@ __all__ = [
 _LATER = {
     "AsyncQueue": "holdfast.client.aio.queue",
     "AsyncQueueHandler": "holdfast.client.aio.handlers",
-    "AsyncReader": "holdfast.client.aio.readers",
+    "AsyncReader": "holdfast.client.aio.batches",
     "AsyncRequest": "holdfast.client.aio.requests",
     "AsyncServer": "holdfast.connection.async_server",
     "AsyncShardedQueue": "holdfast.client.aio.sharded",
     "AsyncTypedReceipt": "holdfast.client.aio.handlers",
-    "AsyncWrite": "holdfast.client.aio.writes",
+    "AsyncWrite": "holdfast.client.aio.batches",
     **dict.fromkeys(
         (
             "AsyncRunningJob",

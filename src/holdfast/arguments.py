@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 from msgspec import UNSET
 
-from holdfast.codec import MAX_ERROR_BYTES
+from holdfast.codec import MAX_ERROR_BYTES, utf8_name
 from holdfast.errors import InvalidArgument
 from holdfast.job import Update
-from holdfast.names import utf8_name
 
 if TYPE_CHECKING:
     from holdfast.job import Duration, Instant, OnConflict
@@ -57,6 +56,16 @@ def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = F
 def seconds_or_none(name: str, value: Duration | None) -> float | None:
     """Return a duration in seconds, more than 0; None if none is given."""
     return None if value is None else duration_ms(name, value, least=1) / 1000
+
+
+def optional_ms(name: str, value: Duration | None, *, least: int = 0) -> int | None:
+    """Return a duration in whole milliseconds; None if none is given."""
+    return None if value is None else duration_ms(name, value, least=least)
+
+
+def seconds(name: str, value: Duration | None, otherwise: float) -> float:
+    """Return a duration in seconds, which may be infinite; `otherwise` if none is given."""
+    return otherwise if value is None else duration_ms(name, value, forever=True) / 1000
 
 
 def instant_ms(name: str, value: Instant) -> int:

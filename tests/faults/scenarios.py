@@ -8,8 +8,7 @@ from typing import TypeAlias
 
 from conftest import Clock
 from holdfast import Lease, NewJob, Queue, Row, Staged, Update
-from holdfast.client.asking import Requeue
-from holdfast.client.inputs import Done
+from holdfast.client.inputs import Done, Requeue
 from holdfast.engine import calls, request_calls, write_calls
 
 

@@ -19,7 +19,7 @@ from holdfast import (
     Server,
     ShardedQueue,
 )
-from holdfast.client.asking import Requeue
+from holdfast.client.inputs import Requeue
 from holdfast.connection.server import PATIENCE_SECONDS
 
 Shell: TypeAlias = Literal["Queue", "AsyncQueue"]

@@ -7,21 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast import names
-from holdfast.names import new_id, random_name
+from holdfast import codec
+from holdfast.codec import new_id, random_name
 
 MANY = 10_000
 
 PROCESS = f"""
-from holdfast import names
-from holdfast.names import new_id
+from holdfast import codec
+from holdfast.codec import new_id
 print(*(new_id() for _ in range({MANY})))
 """
 
 FORKED = """
 import os
-from holdfast import names
-from holdfast.names import new_id, random_name
+from holdfast import codec
+from holdfast.codec import new_id, random_name
 before = [new_id(), random_name()]
 for child in range(3):
     if os.fork() == 0:
@@ -79,9 +79,9 @@ def test_a_forked_child_makes_ids_of_its_own() -> None:
 
 
 def test_a_process_that_made_all_of_its_ids_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    maker = names._Maker()
+    maker = codec._Maker()
     monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_000_000_000)
-    monkeypatch.setattr(names, "_COUNT", 5)
+    monkeypatch.setattr(codec, "_IDS", 5)
     made = [maker.new() for _ in range(20)]
     assert len(set(made)) == 20
     assert len({id[8:16] for id in made}) == 4

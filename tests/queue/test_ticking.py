@@ -228,7 +228,7 @@ def test_who_was_frozen_between_looking_and_making_makes_nothing(
         one.every("1m", name="s", missed="all", remember_for=0)
     queue.tick()
     clock.advance(60)
-    frozen = make(queue.schedules["s"], queue._ask._new_entries)
+    frozen = make(queue.schedules["s"], queue._entries.many)
     making = frozen.send(queue._run(next(frozen)))
     for _ in range(60):
         clock.advance(60)
@@ -243,7 +243,7 @@ def test_who_was_frozen_between_looking_and_making_makes_nothing(
 
 def test_who_was_too_late_goes_on_from_what_the_other_made(queue: Queue) -> None:
     queue.every("1m", name="s", missed="all")
-    making = make(queue.schedules["s"], queue._ask._new_entries)
+    making = make(queue.schedules["s"], queue._entries.many)
     next(making)
     first = making.send(calls.Ticks(20 * MINUTE, 15 * MINUTE))
     then = making.send(calls.Ticks(20 * MINUTE, 18 * MINUTE))

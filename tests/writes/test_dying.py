@@ -10,22 +10,11 @@ from typing import Any
 import pytest
 
 from conftest import Clock
+from engine_support import ends_within
 from holdfast import Lease, Queue, Row, Staged, WrongState
-from holdfast.engine.walks import Flow
 
 ROWS = 2300
 PARTS = 5
-
-
-def calls_of(queue: Queue, flow: Flow[Any], most: int) -> bool:
-    """Make so many calls of a flow, and die; tell whether it came to its end before."""
-    try:
-        call = next(flow)
-        for _ in range(most):
-            call = flow.send(queue._run(call))
-    except StopIteration:
-        return True
-    return False
 
 
 def staged(queue: Queue) -> list[Staged]:
@@ -71,10 +60,8 @@ def test_a_driver_that_dies_at_any_call_leaves_all_rows_or_none(
     outcomes = []
 
     def play(most: int) -> bool:
-        asker = queue._ask.write("w")
-        who = writer.get("writer"), writer.get("batch")
-        flow = asker.commit(staged(queue), *who, "ignore")
-        over = calls_of(queue, flow, most)
+        winners = staged(queue)
+        over = ends_within(queue, most, lambda: queue.write("w").commit(winners, **writer))
         done = run_all(other)
         assert done in ([], ALL)
         outcomes.append(len(done))
@@ -92,7 +79,8 @@ def test_a_driver_that_dies_at_any_call_leaves_all_rows_or_none(
 def test_a_driver_that_is_followed_commits_every_row_once(queue: Queue, other: Queue) -> None:
     def play(most: int) -> bool:
         winners = staged(queue)
-        over = calls_of(queue, queue._ask.write("w").commit(winners, "s", 3, "ignore"), most)
+        write = queue.write("w")
+        over = ends_within(queue, most, lambda: write.commit(winners, writer="s", batch=3))
         # Another driver takes over, and its tasks run anew.
         again = other.write("w2").stage([b"again"], partition=0, attempt=0)
         before = other.last_batch("s")
@@ -112,17 +100,15 @@ def test_a_reader_that_dies_at_any_call_loses_no_job_and_reads_the_same_again(
         queue.add_many([Row(b"%d" % n, id=f"{n}", max_lapses=0) for n in range(ROWS)])
         reader = queue.reader("r")
         reader.open()
-        asker = queue._ask.reader("r", reader.epoch)
-
         seen: dict[int, list[Lease]] = {}
 
-        def life() -> Flow[None]:
-            claim = yield from asker.claim(0, 1800, 3600)
+        def life() -> None:
+            claim = reader.claim(0, 1800)
             for chunk in range(len(claim.chunks)):
-                seen[chunk] = yield asker.read(0, chunk)
-            yield from asker.settle(1)
+                seen[chunk] = reader.read(0, chunk)
+            reader.settle(1)
 
-        over = calls_of(queue, life(), most)
+        over = ends_within(queue, most, life)
         newer = other.reader("r")
         opened = newer.open()
         if how == "lapse":

@@ -21,7 +21,7 @@ from holdfast import (
     Update,
     WrongState,
 )
-from holdfast.client import writes
+from holdfast.client import inputs
 from holdfast.engine import calls, walks, write_calls
 from holdfast.engine.call import Call, Entry, frame, join_words
 
@@ -727,7 +727,7 @@ def test_a_write_may_have_any_name(queue: Queue, clock: Clock) -> None:
 
 
 def test_the_bounds_are_those_that_are_promised() -> None:
-    assert (writes.MAX_CHUNK_BYTES, writes.KEEP_MS) == (2**20, 86_400_000)
+    assert (inputs.MAX_CHUNK_BYTES, inputs.KEEP_MS) == (2**20, 86_400_000)
     assert issubclass(Row, NewJob)
     assert Lease("a", b"", "t.1").holder == "t"
 

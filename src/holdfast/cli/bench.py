@@ -16,7 +16,7 @@ import click
 from holdfast.cli.options import duration, examples, json_option, opened, url_option
 from holdfast.cli.text import CLEAR_LINE, can_draw, draw, emit, progress_bar, table
 from holdfast.client.sync.queue import Queue
-from holdfast.names import new_id
+from holdfast.codec import new_id
 
 PAYLOAD: Final = b"x" * 100
 BULK: Final = 1000

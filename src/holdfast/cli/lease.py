@@ -28,11 +28,10 @@ from holdfast.cli.options import (
 from holdfast.cli.options import pause as more_than_0
 from holdfast.cli.text import emit_line, payload_json
 from holdfast.client.sync.queue import Queue
-from holdfast.codec import MAX_ERROR_BYTES, MAX_RESULT_BYTES
+from holdfast.codec import MAX_ERROR_BYTES, MAX_RESULT_BYTES, utf8_name
 from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost
 from holdfast.escaping import visible
 from holdfast.job import NO_FACTS, Extended, Facts, Lease
-from holdfast.names import utf8_name
 
 _read_json: Final = json.JSONDecoder().raw_decode
 

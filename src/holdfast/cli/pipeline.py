@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast import extras
 from holdfast.cli.existing import check_exists
 from holdfast.cli.following import follow
 from holdfast.cli.loading import load
@@ -34,6 +33,7 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.options import limit as as_limit
 from holdfast.cli.text import clock, emit, fields, progress_bar, seconds
+from holdfast.errors import MissingExtra, missing_extra
 from holdfast.escaping import visible
 from holdfast.worker import Worker
 
@@ -78,8 +78,8 @@ def _needs_spark() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        missing = extras.missing("spark", error)
-        if isinstance(missing, extras.MissingExtra):
+        missing = missing_extra("spark", error)
+        if isinstance(missing, MissingExtra):
             raise click.ClickException(str(missing)) from error
         raise
 

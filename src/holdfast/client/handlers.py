@@ -16,9 +16,9 @@ import msgspec
 from msgspec.structs import astuple
 
 from holdfast import arguments, codec
+from holdfast.codec import utf8_name
 from holdfast.errors import CodecError, InvalidArgument, WrongState
 from holdfast.job import JobOptions, NewJob, Receipt
-from holdfast.names import utf8_name
 
 if TYPE_CHECKING:
     from typing import Self

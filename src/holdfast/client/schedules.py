@@ -16,13 +16,13 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from holdfast import arguments
+from holdfast.codec import MAX_NAME_BYTES, utf8_name
 from holdfast.engine import calls
 from holdfast.engine.call import Entry
 from holdfast.engine.library import MAX_BYTES, MAX_JOBS
 from holdfast.engine.walks import Flow
 from holdfast.errors import InvalidArgument
 from holdfast.job import Duration, Instant, NewJob, Receipt
-from holdfast.names import MAX_NAME_BYTES, utf8_name
 
 Missed: TypeAlias = Literal["skip", "all"]
 
@@ -112,18 +112,6 @@ def make(schedule: Schedule, encode: Encode) -> Flow[Ticked]:
         looked = answer if answer.receipts is None else calls.Ticks(answer.now, wanted.last)
 
 
-def make_all(schedules: Iterable[Schedule], encode: Encode) -> Flow[list[Receipt]]:
-    """Make all ticks that are due. Return the receipts of the added jobs."""
-    receipts: list[Receipt] = []
-    for schedule in schedules:
-        ticked = yield from make(schedule, encode)
-        receipts += ticked.receipts
-        while ticked.receipts and ticked.again_in == 0:
-            ticked = yield from make(schedule, encode)
-            receipts += ticked.receipts
-    return [receipt for receipt in receipts if receipt]
-
-
 def _entries(
     schedule: Schedule, ticks: Iterable[tuple[int, int]], encode: Encode
 ) -> Iterator[Entry]:
@@ -142,16 +130,10 @@ def tick_id(name: str, tick: int) -> str:
     return f"{name}@{at}{part}Z"
 
 
-def declare(
-    known: dict[str, Schedule],
-    rhythm: Rhythm,
-    data: object,
-    name: str | None,
-    missed: Missed,
-    options: Mapping[str, Any],
-    encode: Encode,
+def made(
+    rhythm: Rhythm, data: object, name: str | None, missed: Missed, options: Mapping[str, Any]
 ) -> Schedule:
-    """Register a schedule with a queue. Refuse a job that could not be added at its ticks."""
+    """Return a schedule, checked."""
     if isinstance(data, NewJob):
         if options:
             raise InvalidArgument("a NewJob has its own options: give them there")
@@ -169,13 +151,20 @@ def declare(
         raise InvalidArgument(f"the name of a schedule has at most {MAX_SCHEDULE_BYTES} bytes")
     if missed not in ("skip", "all"):
         raise InvalidArgument(f"missed must be 'skip' or 'all', not {arguments.shown(missed)}")
+    return Schedule(name, job, missed, rhythm)
+
+
+def declare(known: dict[str, Schedule], schedule: Schedule, encode: Encode) -> Schedule:
+    """Register a schedule with a queue. Refuse a job that could not be added at its ticks."""
+    name = schedule.name
     if name in known:
         raise InvalidArgument(
             f"the queue has a schedule named {name!r} already: use name= to tell them apart"
         )
-    [entry] = encode([job])
-    schedule = known[name] = Schedule(name, replace(job, data=entry.payload), missed, rhythm)
-    return schedule
+    [entry] = encode([schedule.job])
+    job = replace(schedule.job, data=entry.payload)
+    declared = known[name] = Schedule(name, job, schedule.missed, schedule.rhythm)
+    return declared
 
 
 # ------------------------------------------------------------------------ when the ticks are

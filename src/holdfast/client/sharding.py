@@ -1,4 +1,4 @@
-"""Assigns jobs to the shards of a sharded queue. No I/O.
+"""Assigns jobs to the shards of a sharded queue, and joins what the shards answer. No I/O.
 
 The shard of a job is the CRC-32 of its id, modulo the number of shards. A suffix that makes it a
 part or a follow-up of a request (`/<n>` or `/end/<n>`) or a tick of a schedule (`@<time>`) is
@@ -8,15 +8,26 @@ ignored, so that each request or schedule is in one shard with its jobs.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from zlib import crc32
+
+from msgspec.structs import astuple, replace
 
 from holdfast import arguments
 from holdfast.client.schedules import Schedule
+from holdfast.codec import new_id, utf8_name
+from holdfast.engine import walks
 from holdfast.errors import InvalidArgument
-from holdfast.names import new_id, utf8_name
+from holdfast.job import Counts, Job, State, Tidied, Totals, WorkerInfo
+
+Sum = TypeVar("Sum", Counts, Totals, Tidied)
 
 MOST_SHARDS: Final = 256
+
+NEVER_WORK: Final = frozenset({"leased", "result", "pruned", "forgotten", "paused", "sealed"})
+"""Events that never make a job available."""
 
 _AFTER_A_NAME: Final = re.compile(
     rb"(?:(?:/end)?/[0-9]+|@[0-9]{4,}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3})?Z)\Z"
@@ -50,6 +61,13 @@ class Sharding:
         """Return the shard of a request, a group or a schedule."""
         return crc32(utf8_name("id", id)) % self.count
 
+    def places(self, ids: Iterable[str]) -> dict[int, list[int]]:
+        """Return which of these ids each shard has, by their places."""
+        places: dict[int, list[int]] = {}
+        for place, id in enumerate(ids):
+            places.setdefault(self.number_of(id), []).append(place)
+        return places
+
     def namer(self, id: str | None, group: str | None) -> str:
         """Check the id of a job, or return a new one. A job must be in the shard of its group."""
         if group is None:
@@ -82,3 +100,64 @@ class Sharding:
             id = new_id()
             if crc32(id.encode()) % self.count == number:
                 return id
+
+
+class Spread(NamedTuple):
+    """How items of one kind are spread over shards."""
+
+    id_of: Callable[[Any], str]
+    size: Callable[[Any], int]
+    """How many bytes of a call an item takes."""
+    so_far: Literal["receipts", "answers"]
+    """Where an error keeps the answers that came before it."""
+
+
+JOBS: Final = Spread(attrgetter("id"), walks.payload_size, "receipts")
+SETTLES: Final = Spread(itemgetter(0), walks.result_size, "answers")
+
+
+def of_a_shard(why: str) -> InvalidArgument:
+    """Return the error for a method that only a shard has."""
+    return InvalidArgument(f"{why}, so it belongs to one shard: use queue.shards[0], for example")
+
+
+# ------------------------------------------------- one answer from those of all shards
+
+
+def summed(answers: Sequence[Sum]) -> Sum:
+    """Add up the counts of all shards. A queue is paused if one of its shards is."""
+    [first, *others] = answers
+    if not others:
+        return first
+    told: list[Any] = list(map(sum, zip(*map(astuple, answers), strict=True)))
+    total = type(first)(*told)
+    if isinstance(total, Counts):
+        total = replace(total, paused=bool(total.paused))
+    return total
+
+
+def merged_jobs(state: State, answers: Iterable[Sequence[Job]]) -> list[Job]:
+    """Merge the first jobs of all shards. Without a time to sort by, the shards take turns."""
+    if state in ("ready", "parked"):
+        ranked = [
+            (-(job.priority or 0), rank, job) for own in answers for rank, job in enumerate(own)
+        ]
+        return [job for _, _, job in sorted(ranked, key=lambda ranked: ranked[:2])]
+    return sorted((job for own in answers for job in own), key=attrgetter("at"))
+
+
+def merged_workers(answers: Iterable[Iterable[WorkerInfo]]) -> list[WorkerInfo]:
+    """Merge the directories of all shards: a worker registers in each."""
+    seen: dict[str, WorkerInfo] = {}
+    for own in answers:
+        for worker in own:
+            other = seen.get(worker.holder)
+            seen[worker.holder] = _merged(other, worker) if other else worker
+    return list(seen.values())
+
+
+def _merged(one: WorkerInfo, other: WorkerInfo) -> WorkerInfo:
+    last = max(one, other, key=attrgetter("alive_until"))
+    running = [*one.about.get("running", ()), *other.about.get("running", ())]
+    about = {**last.about, "running": running} if running else last.about
+    return replace(last, alive=one.alive or other.alive, about=about)

@@ -1,15 +1,17 @@
-"""The status of requests, groups and parts, read from the engine's records. Pure."""
+"""What users are shown: the status of requests, how a job ended, why a job is not running. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
-from holdfast.engine.replies import ENDINGS
+from holdfast.engine.replies import ENDINGS, Shown
 from holdfast.engine.request_calls import Found
-from holdfast.job import Facts, result_json
+from holdfast.job import Facts, Job, Outcome, WorkerInfo, result_json
 
 RequestState: TypeAlias = Literal["open", "sealed", "stopping", "completed", "failed", "cancelled"]
 PartState: TypeAlias = Literal["waiting", "running", "done", "failed", "cancelled"]
@@ -161,3 +163,176 @@ def part_of(request: str, number: int, letter: str, facts: Facts, result: bytes 
 
 def _seconds(ms: int) -> float | None:
     return ms / 1000 if ms else None
+
+
+# ------------------------------------------------------------------- one job, in words
+
+
+_KINDS = ("completed", "cancelled", "failed")
+_WAITING = ("ready", "delayed", "parked")
+
+
+def outcome_of(shown: Shown) -> Outcome | None:
+    """Return how a job ended; None if it has not."""
+    job, facts = shown.job, shown.job.facts
+    if job.state == "ended":
+        kind = facts.outcome if facts.outcome in _KINDS else "completed"
+        return Outcome(job.id, kind, shown.result, facts.error, (facts.ended_at or 0) / 1000)  # type: ignore[arg-type]
+    if facts.failed_at is not None:
+        return Outcome(job.id, "failed", shown.result, facts.error, facts.failed_at / 1000)
+    return None
+
+
+def needs_workers(shown: Shown | None) -> bool:
+    """Return whether the explanation of a job needs the directory of workers."""
+    if shown is None:
+        return False
+    return shown.job.state in _WAITING or _may_be_late(shown.job)
+
+
+def _may_be_late(job: Job) -> bool:
+    """Return whether a job has a timeout, which a thread would not enforce."""
+    runs = job.state == "leased" and job.facts.failed_at is None
+    return bool(job.facts.timeout_ms) and (runs or job.state in _WAITING)
+
+
+def of_a_request(id: str) -> str:
+    """Return the explanation of an id that belongs to a request, not to a job."""
+    return (
+        "no job has this id, but a request has: `holdfast request show` tells how far it is. Its "
+        f"parts are the jobs {id}/0, {id}/1 and so on"
+    )
+
+
+def explain(shown: Shown | None, workers: Iterable[WorkerInfo] = ()) -> str:
+    """Return why a job is not running, or that it is. `workers` shows who has its handler."""
+    if shown is None:
+        return "no job has this id: it was never added, or it ended and was not to be remembered"
+    job = shown.job
+    said = [_state(shown, job)]
+    if shown.paused and job.state in _WAITING:
+        said.append("the queue is paused")
+    known = list(workers)
+    if job.state in _WAITING:
+        said += _nobody_takes(job.facts.handler, known)
+    if _may_be_late(job):
+        said += _only_threads(job, known)
+    if job.facts.cancelled or _is_stopped(shown, job):
+        said.append("it was cancelled and ends when its holder settles it or the lease lapses")
+    if job.successor:
+        said.append("an update waits for the lease to end")
+    if job.state != "failed" and (job.failures or job.lapses):
+        said.append(
+            f"{_times(job.failures, 'failure')} and {_times(job.lapses, 'lapse')} so far, "
+            f"the last: {job.error}"
+        )
+    return "; ".join(said)
+
+
+def _nobody_takes(handler: str | None, workers: list[WorkerInfo]) -> Iterator[str]:
+    """Explain if workers are registered but none of them can run the job."""
+    alive = [worker for worker in workers if worker.alive]
+    if workers and not alive:
+        yield "no worker is alive"
+    elif alive and all(_takes(worker, handler) is False for worker in alive):
+        if handler is None:
+            yield "no live worker runs jobs that name no handler"
+        else:
+            yield f"no live worker has a handler {handler!r}"
+
+
+def _takes(worker: WorkerInfo, handler: str | None) -> bool | None:
+    """Return whether a worker runs jobs with this handler; None if its entry does not say."""
+    if handler is None:
+        unnamed = worker.about.get("unnamed")
+        return unnamed if isinstance(unnamed, bool) else None
+    names = worker.about.get("handlers")
+    return handler in names if isinstance(names, list) else None
+
+
+def _only_threads(job: Job, workers: list[WorkerInfo]) -> Iterator[str]:
+    """Explain if all workers that run a job with a timeout would run it in a thread."""
+    handler = job.facts.handler
+    takers = [one for one in workers if one.alive and _takes(one, handler)]
+    if takers and all(_in_thread(worker, handler) for worker in takers):
+        yield (
+            f"its timeout of {(job.facts.timeout_ms or 0) / 1000:g} s ends no run: live workers "
+            "only run it in threads, where only job.cancelled shows that the time is up"
+        )
+
+
+def _in_thread(worker: WorkerInfo, handler: str | None) -> bool:
+    coroutines = worker.about.get("coroutines", [])
+    if worker.about.get("executor") != "thread" or not isinstance(coroutines, list):
+        return False
+    return handler not in coroutines
+
+
+def _is_stopped(shown: Shown, job: Job) -> bool:
+    """Return whether this is a running part of a request that is being stopped."""
+    stopping = shown.record is not None and shown.record.stopping > 0
+    return stopping and job.state == "leased" and job.facts.failed_at is None
+
+
+def _state(shown: Shown, job: Job) -> str:
+    match job.state:
+        case "ready":
+            before = f"behind {_times(job.behind or 0, 'job')}" if job.behind else "the next to run"
+            return f"ready, {before} (priority {job.priority})"
+        case "delayed" if job.at is not None and job.at <= shown.now:
+            return f"due since {_clock(job.at)}: the next lease makes it ready"
+        case "delayed":
+            return f"delayed until {_clock(job.at)}, {_left(job.at, shown.now)} from now"
+        case "leased":
+            since = f" since {_clock(job.leased_at)}" if job.leased_at else ""
+            what = "its failure is handled" if job.facts.failed_at is not None else "leased"
+            lapses = _left(job.at, shown.now)
+            return f"{what} under {job.token}{since}, the lease lapses in {lapses}"
+        case "failed":
+            again = "" if job.at != math.inf else ", and no failure handler gets it again"
+            return (
+                f"failed after {_times(job.failures, 'failure')} and "
+                f"{_times(job.lapses, 'lapse')}{again}: {job.error}. Revive or cancel it"
+            )
+        case "ended":
+            until = "as long as its request" if shown.record else f"until {_clock(job.at)}"
+            return f"{job.facts.outcome or 'completed'}, remembered {until}"
+        case _:
+            return _parked(shown, job)
+
+
+def _parked(shown: Shown, job: Job) -> str:
+    """Explain what a part, or a job of a group, waits for."""
+    record, facts = shown.record, job.facts
+    kind = "request" if facts.request else "group"
+    said = [f"waits in {kind} {facts.request or facts.group}"]
+    if job.behind:
+        said.append(f"behind {_times(job.behind, 'part' if facts.request else 'job')}")
+    if record and record.stopping:
+        said.append(f"its {kind} is being stopped")
+    elif record and record.limit == 0:
+        said.append(f"its {kind} is paused: the limit is 0")
+    elif record and 0 <= record.limit <= record.running:
+        held = f" held by {', '.join(shown.holders)}" if shown.holders else ""
+        said.append(f"limit full: {record.running} of {record.limit}{held}")
+    elif not job.behind:
+        said.append(f"the next of its {kind}")
+    return ", ".join(said)
+
+
+def _times(count: int | None, what: str) -> str:
+    count = count or 0
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _left(at: float | None, now: float) -> str:
+    return f"{max(0.0, (at or 0) - now):.1f} s"
+
+
+def _clock(at: float | None) -> str:
+    if at is None or at == math.inf:
+        return "for ever"
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError):
+        return "for ever"

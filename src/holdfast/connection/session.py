@@ -14,11 +14,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from holdfast import arguments
+from holdfast.codec import random_name
 from holdfast.connection.address import Address
 from holdfast.connection.credentials import Credentials, check
 from holdfast.errors import InvalidArgument
 from holdfast.job import Duration
-from holdfast.names import random_name
 
 if TYPE_CHECKING:
     import asyncio

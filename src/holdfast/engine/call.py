@@ -11,7 +11,6 @@ import msgspec
 from holdfast.engine.library import Function
 
 T = TypeVar("T")
-A = TypeVar("A")
 
 
 class Call(Generic[T]):
@@ -41,11 +40,6 @@ class Call(Generic[T]):
         """Makes the call that takes this one back, for an answer whose caller is gone."""
         self.ids = ids
         """The ids that a refusal refers to by number."""
-
-    def then(self, read: Callable[[T], A]) -> Call[A]:
-        """Return this call with another answer: `read` makes it of the first answer, or raises."""
-        first = self.read
-        return Call(self.function, self.args, lambda reply: read(first(reply)), ids=self.ids)
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -97,7 +91,8 @@ def groups_words(entries: Sequence[Entry]) -> list[bytes]:
             if last:
                 args[size_at] = b"%d" % run
             last, run, size_at = shared, 0, len(args) + 4
-            args += (flag(entry.fresh), b"%d" % entry.priority, entry.due, entry.options, b"")
+            fresh = b"1" if entry.fresh else b"0"
+            args += (fresh, b"%d" % entry.priority, entry.due, entry.options, b"")
         args += (entry.id.encode(), entry.payload)
         run += 1
     if last:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from holdfast.engine.call import (
@@ -96,6 +98,9 @@ _EXTENDED: Final = {
 # -------------------------------------------------------------------- replies
 
 
+_is_grouped: Final = attrgetter("grouped")
+
+
 def _nothing(_reply: object) -> None:
     return None
 
@@ -125,12 +130,11 @@ class Ticks:
 
 def add(entries: Sequence[Entry], *, on_conflict: str = "ignore") -> Call[list[Receipt]]:
     """Add jobs; at most MAX_JOBS and MAX_BYTES."""
-    ids = [entry.id for entry in entries] if on_conflict == "raise" else ()
     return Call(
-        ADD_GROUPED if any(entry.grouped for entry in entries) else ADD,
+        ADD_GROUPED if any(map(_is_grouped, entries)) else ADD,
         [on_conflict.encode(), *groups_words(entries)],
-        lambda reply: read_receipts(entries, reply),
-        ids=ids,
+        partial(read_receipts, entries),
+        ids=[entry.id for entry in entries] if on_conflict == "raise" else (),
     )
 
 
@@ -139,7 +143,7 @@ def update(entries: Sequence[Entry], how: bytes) -> Call[list[Receipt]]:
     return Call(
         UPDATE,
         [how, *groups_words(entries)],
-        lambda reply: read_receipts(entries, reply),
+        partial(read_receipts, entries),
         ids=[entry.id for entry in entries],
     )
 

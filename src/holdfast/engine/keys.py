@@ -9,8 +9,8 @@ from __future__ import annotations
 from binascii import crc_hqx
 from typing import Final
 
+from holdfast.codec import utf8_name
 from holdfast.errors import InvalidArgument
-from holdfast.names import utf8_name
 
 NAMES: Final = (
     "ready",  # zset   id -> rank

@@ -14,9 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from holdfast.codec import MAX_ERROR_BYTES
+from holdfast.codec import MAX_ERROR_BYTES, MAX_NAME_BYTES
 from holdfast.engine.replies import ENDINGS
-from holdfast.names import MAX_NAME_BYTES
 
 MAX_JOBS: Final = 1000
 """The most jobs that one call moves."""

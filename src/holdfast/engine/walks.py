@@ -66,14 +66,9 @@ def payload_size(entry: Entry) -> int:
     return len(entry.payload)
 
 
-def _result_size(settle: Settle) -> int:
+def result_size(settle: Settle) -> int:
+    """Return how many of a call's bytes a settle takes."""
     return len(settle[2] or b"")
-
-
-def one(call: Call[T]) -> Flow[T]:
-    """Return a flow of a single call."""
-    answer: T = yield call
-    return answer
 
 
 def add_many(
@@ -96,7 +91,7 @@ def settle_many(
     """Settle or extend any number of leases, in chunks."""
     answers: list[A] = []
     try:
-        for chunk in chunks(settles, _result_size):
+        for chunk in chunks(settles, result_size):
             answers += yield call(chunk)
     except HoldfastError as error:
         error.answers = answers
@@ -108,7 +103,7 @@ def lease(
     ask: Callable[[Sequence[Settle], float], Call[Granted]], done: Iterable[Settle], wait: float
 ) -> Flow[Leases]:
     """Complete and lease; if no job is granted, wait for a wake or until it is worth asking."""
-    *before, riding = [*chunks(done, _result_size)] or [[]]
+    *before, riding = [*chunks(done, result_size)] or [[]]
     completed: list[bool] = []
     try:
         for chunk in before:

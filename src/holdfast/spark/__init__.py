@@ -1,13 +1,13 @@
 """Spark: queues as tables and streams, and the pipeline (the extra `holdfast[spark]`)."""
 
-from holdfast import extras
+from holdfast.errors import missing_extra
 
 try:
     from holdfast.spark.datasource import HoldfastDataSource, register
     from holdfast.spark.pipeline import Handle, Pipeline, transform
     from holdfast.spark.session import prepare, session
 except ModuleNotFoundError as error:
-    raise extras.missing("spark", error) from None
+    raise missing_extra("spark", error) from None
 
 __all__ = [
     "Handle",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from holdfast.client.sync.readers import Reader
+from holdfast.client.sync.batches import Reader
 from holdfast.job import Claim
 
 AHEAD_SECONDS: Final = 10.0

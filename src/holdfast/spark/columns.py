@@ -16,9 +16,9 @@ from pyspark.sql import types
 
 from holdfast import codec
 from holdfast.arguments import shown
+from holdfast.codec import utf8_name
 from holdfast.errors import CodecError, InvalidArgument
 from holdfast.job import Row
-from holdfast.names import utf8_name
 
 _TEXT: Final = (types.StringType,)
 _WHOLE: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)

@@ -18,8 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from holdfast import extras
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, install_command
 
 OLDEST: Final = 17
 VECTOR: Final = "--add-modules=jdk.incubator.vector"
@@ -47,7 +46,7 @@ def java_home() -> Path:
             return _home_without_vector(java)
     raise HoldfastError(
         f"Spark needs Java {OLDEST} or newer, and none was found: install one with "
-        f"{extras.command('spark')}, or set JAVA_HOME to yours"
+        f"{install_command('spark')}, or set JAVA_HOME to yours"
     )
 
 

@@ -16,13 +16,13 @@ from urllib.parse import quote
 
 from holdfast import arguments
 from holdfast.client.sync.queue import Queue
+from holdfast.codec import utf8_name
 from holdfast.connection.address import default_url
 from holdfast.connection.address import parse as parse_url
 from holdfast.connection.server import Server
 from holdfast.engine.keys import queue_keys
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.job import State
-from holdfast.names import utf8_name
 from holdfast.server.directory import default_directory, real_path, tell_default
 
 T = TypeVar("T")

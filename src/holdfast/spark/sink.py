@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from holdfast.codec import random_name
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.job import Staged
-from holdfast.names import random_name
 from holdfast.spark.columns import check_columns, jobs_of
 from holdfast.spark.options import SinkOptions, reach
 from holdfast.spark.tasks import freeze_loaded_objects

@@ -16,11 +16,11 @@ from typing import Any, Final, Literal
 
 from holdfast import arguments
 from holdfast.client.handlers import Declared
+from holdfast.codec import utf8_name
 from holdfast.engine.library import MAX_JOBS
 from holdfast.errors import InvalidArgument
 from holdfast.failures import DEFAULT_HANDLING, Handling
 from holdfast.job import Duration, Lease
-from holdfast.names import utf8_name
 
 ExecutorKind = Literal["thread", "process", "async"]
 

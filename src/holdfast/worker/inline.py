@@ -132,7 +132,7 @@ class _Inline:
             raise JobCancelled(f"{job.id}: the job was cancelled: stop, it ends as cancelled")
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
-        return list(self.queue._ask.entries(new, {}))
+        return list(self.queue._entries.many(new))
 
     def next(self) -> Run | None:
         """Lease the next job, or as many as its handler takes in one call."""
@@ -173,7 +173,7 @@ class _Inline:
             self._report(done, self.queue._run(call))
             for job in done:
                 del left[job]
-        to_the_back = self.queue._ask.to_the_back
+        to_the_back = self.queue._to_the_back
         for settlement in outcomes.others(jobs, to_the_back=to_the_back):
             try:
                 self._report(settlement.jobs, self.queue._run(settlement.call))

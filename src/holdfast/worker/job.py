@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import UNSET
 
 from holdfast import codec
-from holdfast.client.asking import check_follow_ups
-from holdfast.client.inputs import json_payload
+from holdfast.client.inputs import check_follow_ups, json_payload
 from holdfast.errors import InvalidArgument
 from holdfast.job import NO_FACTS, Lease, NewJob
 from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, answer_to

@@ -59,7 +59,7 @@ class LeaseCalls:
             self._queue.server.session.next_token(),
             round(self._shared.lease_seconds * 1000),
             most,
-            to_the_back=self._queue._ask.to_the_back,
+            to_the_back=self._queue._to_the_back,
             failed=failed,
             complete=[settle_of(job) for job in completed],
         )

@@ -183,7 +183,7 @@ class ControlLoop:
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
         """Check and encode the follow-ups of a job."""
-        return list(self.queue._ask.entries(new, {}))
+        return list(self.queue._entries.many(new))
 
     # -------------------------------------------------------------------- the loop
 
@@ -431,7 +431,7 @@ class ControlLoop:
         Return the error of a refused call that may succeed later.
         """
         refused: HoldfastError | None = None
-        to_the_back = self.queue._ask.to_the_back
+        to_the_back = self.queue._to_the_back
         for settlement in outcomes.others(tuple(self._held.unsettled), to_the_back=to_the_back):
             try:
                 with self._held.settling(settlement.jobs):

@@ -40,7 +40,7 @@ class Ticker:
             if time.monotonic() < self._look_at.get(name, 0.0):
                 continue
             try:
-                ticked: Ticked = self._queue._drive(self._queue._ask.make(schedule))
+                ticked = self._queue._make_ticks(schedule)
             except ServerUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001  # A user's time zone class may raise anything.

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import InvalidArgument, NewJob, Queue, Request, Worker, WrongState
 from holdfast.spark import Pipeline
+from holdfast.spark.pipeline.formats import Format
 from holdfast.spark.pipeline.order import run_of, staging_of
 from holdfast.spark.pipeline.working import Duties
 from spark.pipeline.canaries import Canaries, web_server
@@ -485,6 +486,49 @@ def test_a_link_in_the_input_is_seen_before_spark_reads_it(
     )
     work(spark, pipeline)
     assert "leads out of" in why(pipeline.queue, f"{handle.id}/plan")
+
+
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [(".data.csv.crc", "csv"), ("_common_metadata", "parquet"), ("_metadata", "parquet")],
+)
+def test_a_link_in_what_is_read_beside_the_input_is_seen_before_spark_reads_it(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    root: Path,
+    canaries: Canaries,
+    name: str,
+    format: Format,
+) -> None:
+    """Hadoop reads checksums, and Spark the summary of a directory of Parquet files."""
+    if format == "csv":
+        (root / "in/data.csv").write_text("1,a\n")
+    else:
+        spark.range(3).write.mode("overwrite").parquet(str(root / "in"))
+    (root / "in" / name).unlink(missing_ok=True)
+    (root / "in" / name).symlink_to(canaries.outside / "secret.txt")
+    handle = pipeline.submit("same", input="in", format=format, output="out")
+    with pipeline.working(spark):
+        assert handle.wait(60).state == "failed"
+    assert "a link?" in (handle.progress().error or "")
+
+
+def test_the_output_of_a_stream_is_refused_as_only_its_log_says_which_files_count(
+    pipeline: Pipeline, spark: SparkSession, root: Path
+) -> None:
+    (root / "rows").mkdir()
+    (root / "rows/a.csv").write_text("1\n2\n")
+    stream = spark.readStream.schema("id INT").csv(str(root / "rows"))
+    query = (
+        stream.writeStream.trigger(availableNow=True)
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .start(str(root / "in"), format="parquet")
+    )
+    query.awaitTermination(60)
+    handle = pipeline.submit("same", input="in", format="parquet", output="out")
+    with pipeline.working(spark):
+        assert handle.wait(60).state == "failed"
+    assert "output of a streaming query" in (handle.progress().error or "")
 
 
 def test_a_named_link_that_leads_out_later_is_not_read(

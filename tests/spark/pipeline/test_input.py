@@ -192,6 +192,37 @@ def test_a_named_link_is_read_under_its_own_name(
     assert divided.progress().parts > 1
 
 
+@pytest.mark.parametrize("part_size", [20, 100_000_000])
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("", "day=1"),
+        ("day=1", "day=2/more"),
+        ("x/day=1", "x/day=2"),
+        ("", "more"),
+        ("_a=1", "b=2/.c"),
+    ],
+    ids=lambda folders: " and ".join(folder or "top" for folder in folders),
+)
+def test_of_directories_those_files_are_read_that_spark_reads(
+    spark: SparkSession, pipeline: Pipeline, root: Path, folders: tuple[str, str], part_size: int
+) -> None:
+    for number, folder in enumerate(folders):
+        put(root / "in" / folder / "a b%.csv", b"".join(b"%d%d\n" % (number, n) for n in range(20)))
+    handle = pipeline.submit(
+        "same",
+        input="in",
+        format="csv",
+        schema="id INT",
+        output="out",
+        output_format="parquet",
+        part_size=part_size,
+        id="out",
+    )
+    with pipeline.working(spark):
+        must_equal(spark, handle, root, spark.read.schema("id INT").csv(str(root / "in")))
+
+
 def test_strings_that_are_stored_as_deltas_survive_copies_of_ours(
     spark: SparkSession, pipeline: Pipeline, root: Path
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast import Lease
-from holdfast.client.requests import RequestAsker
+from holdfast.engine import request_calls
 from holdfast.spark import Pipeline
 from holdfast.spark.pipeline import handle as handles
 from holdfast.spark.pipeline import order, planning
@@ -38,13 +38,13 @@ def test_progress_costs_two_calls_however_many_parts_there_are_and_counts_each_o
     for lease in others[35:]:
         pipeline.queue.fail(lease, error="it is no good")
     asked: list[int] = []
-    real = RequestAsker.parts
+    real = request_calls.parts
 
-    def parts(self: RequestAsker, first: int, count: int) -> Any:
+    def parts(request: str, first: int, count: int = 1000) -> Any:
         asked.append(first)
-        return real(self, first, count)
+        return real(request, first, count)
 
-    monkeypatch.setattr(RequestAsker, "parts", parts)
+    monkeypatch.setattr(request_calls, "parts", parts)
     progress = handle.progress()
     assert asked == [0, 10]
     assert (progress.done, progress.failed, progress.counted) == (35, 25, 19)

@@ -366,11 +366,21 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "a word for the time": (
         lambda df: sql(df, "SELECT *, CAST('now' AS TIMESTAMP) FROM part"),
-        "'now' as a time",
+        "'now' or 'today' as a time",
+    ),
+    "a computed word for the time": (
+        lambda df: df.selectExpr("cast(concat('no', 'w') as timestamp_ntz) AS t"),
+        "'now' or 'today' as a time",
+    ),
+    "a computed word for a day in a subquery": (
+        lambda df: sql(
+            df, "SELECT * FROM part WHERE n > (SELECT day(to_date(lower(' TODAY '))) FROM other)"
+        ),
+        "'now' or 'today' as a time",
     ),
     "a word for a day": (
         lambda df: df.where(F.to_date(F.lit("today")) > "2020-01-01"),
-        "'today' as a time",
+        "'now' or 'today' as a time",
     ),
     "input_file_name": (lambda df: df.select(F.input_file_name()), "uses input_file_name()"),
     "input_file_block_start": (

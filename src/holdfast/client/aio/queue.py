@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
 
-from holdfast.client import schedules
+from holdfast import arguments, codec, failures
+from holdfast.client import inputs, schedules, sharding, status
+from holdfast.client.aio.batches import AsyncReader, AsyncWrite
 from holdfast.client.aio.handlers import AsyncDeclare, AsyncQueueHandler
-from holdfast.client.aio.readers import AsyncReader
 from holdfast.client.aio.requests import AsyncRequest
-from holdfast.client.aio.writes import AsyncWrite
-from holdfast.client.asking import Asker, Requeue
-from holdfast.client.inputs import Done, id_of, json_payload
-from holdfast.client.requests import OnFailure
-from holdfast.client.schedules import Missed, Schedule
-from holdfast.client.status import GroupStatus, RequestStatus, group_of, status_of
+from holdfast.client.inputs import Done, Entries, OnFailure, Requeue
+from holdfast.client.schedules import Missed, Schedule, Ticked
+from holdfast.client.sharding import Spread
+from holdfast.client.status import GroupStatus, RequestStatus
+from holdfast.codec import new_id, utf8_name
 from holdfast.connection.async_server import AsyncServer, repeat
 from holdfast.connection.protocol import Packer
-from holdfast.engine.call import Call
+from holdfast.engine import calls, request_calls, walks, write_calls
+from holdfast.engine.call import Call, Settle
+from holdfast.engine.calls import Granted
+from holdfast.engine.library import MAX_JOBS
+from holdfast.engine.request_calls import Found
 from holdfast.engine.walks import Flow
-from holdfast.errors import HoldfastError
+from holdfast.errors import (
+    GroupNotFound,
+    HoldfastError,
+    InvalidArgument,
+    JobNotFound,
+    LeaseLost,
+    WrongState,
+)
 from holdfast.job import (
     Counts,
     Duration,
@@ -52,6 +63,8 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 T = TypeVar("T")
+A = TypeVar("A")
+N = TypeVar("N", bound=int)
 
 
 class AsyncQueue:
@@ -79,8 +92,12 @@ class AsyncQueue:
         self.name = name
         self.server = url if isinstance(url, AsyncServer) else AsyncServer(url)
         self._packer = Packer(name)
-        self._packers = [self._packer]
-        self._ask = Asker(self.server.session.next_token, defaults, requeue)
+        if requeue not in ("rank", "back"):
+            raise InvalidArgument(
+                f"requeue must be 'rank' or 'back', not {arguments.shown(requeue)}"
+            )
+        self._to_the_back = requeue == "back"
+        self._entries = Entries(defaults)
         self.defaults = defaults
         self.requeue = requeue
         self.clock = clock
@@ -94,19 +111,19 @@ class AsyncQueue:
         """The holder of leases of this queue: the first half of every token."""
         return self.server.session.holder
 
-    def _home(self, request: str) -> AsyncQueue:  # noqa: ARG002  # A plain queue has one shard.
-        return self
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
 
-    async def _run(self, call: Call[T]) -> T:
-        return await self.server.run(self._packer, call, self._now())
+    async def _run(self, call: Call[T], of: str = "") -> T:  # noqa: ARG002
+        """Make a call. In a sharded queue, it goes to the shard of the job `of`."""
+        now = self._now() if self.clock else b""
+        return await self.server.run(self._packer, call, now)
 
     def _now(self) -> bytes:
         return b"%d" % self.clock() if self.clock else b""
 
     async def _drive(self, flow: Flow[T]) -> T:
+        """Make the calls of a flow and return its result."""
         try:
             call = next(flow)
             while True:
@@ -119,6 +136,27 @@ class AsyncQueue:
         except StopIteration as done:
             result: T = done.value
             return result
+
+    async def _spread(
+        self,
+        items: Iterable[A],
+        kind: Spread,  # noqa: ARG002
+        act: Callable[[Iterable[A]], Flow[list[T]]],
+    ) -> list[T]:
+        """Run a flow over items. In a sharded queue, each shard gets its own."""
+        return await self._drive(act(items))
+
+    def _shard_of(self, id: str) -> AsyncQueue:  # noqa: ARG002
+        """Return the shard that has a job: this queue, unless it is sharded."""
+        return self
+
+    def _shard_named(self, name: str) -> AsyncQueue:  # noqa: ARG002
+        """Return the shard that has a request, group or schedule."""
+        return self
+
+    def _all(self) -> Sequence[AsyncQueue]:
+        """Return all shards."""
+        return (self,)
 
     async def _watch(
         self, ask: Callable[[], Awaitable[T]], id: str, patience: float, over: Callable[[T], bool]
@@ -174,8 +212,11 @@ class AsyncQueue:
         options see `JobOptions`.
         """
         if data is UNSET or json is not UNSET:
-            data = json_payload(data, json)
-        return await self._run(self._ask.add(data, id, delay, at, on_conflict, options))
+            data = inputs.json_payload(data, json)
+        call = inputs.adding(on_conflict)
+        entry = self._entries.one(data, id, delay, at, options)
+        [receipt] = await self._run(call([entry]), entry.id)
+        return receipt
 
     async def add_many(
         self,
@@ -189,7 +230,10 @@ class AsyncQueue:
         Each call is atomic, the whole is not. An error has `receipts` of the jobs that were added
         before it.
         """
-        return await self._drive(self._ask.add_many(jobs, on_conflict, options))
+        arguments.several("jobs", jobs)
+        call = inputs.adding(on_conflict)
+        entries = self._entries.many(jobs, options)
+        return await self._spread(entries, sharding.JOBS, lambda some: walks.add_many(some, call))
 
     # ----------------------------------------------------------------- lease
 
@@ -201,7 +245,8 @@ class AsyncQueue:
         With `failed`, lease a failed job, for its failure handler: complete it when the failure is
         dealt with, or retry to handle it later.
         """
-        return await self._drive(self._ask.lease(seconds, wait, failed))
+        leases = await self.lease_many(1, seconds, wait=wait, failed=failed)
+        return leases[0] if leases else None
 
     async def lease_many(
         self,
@@ -217,18 +262,37 @@ class AsyncQueue:
         The same call can complete finished jobs: leases, or pairs of lease and result. `.completed`
         of the return value says which of them counted.
         """
-        return await self._drive(self._ask.lease_many(count, seconds, wait, complete, failed))
+        arguments.whole("count", count, 1, MAX_JOBS)
+        lease_ms = arguments.duration_ms("seconds", seconds, least=1)
+        patience = arguments.seconds("wait", wait, 0)
+        arguments.flag("failed", failed)
+        done = inputs.settles_of_done(complete)
+
+        def call(riding: Sequence[Settle], wait: float) -> Call[Granted]:
+            return calls.lease(
+                self.server.session.next_token(),
+                lease_ms,
+                count,
+                to_the_back=self._to_the_back,
+                failed=failed,
+                complete=riding,
+                wait=wait,
+            )
+
+        return await self._drive(walks.lease(call, done, patience))
 
     async def extend(self, lease: Lease, seconds: Duration) -> Extended:
         """Extend a lease to `seconds` from now. Raises `LeaseLost` if it is over.
 
         Returns `Extended.CANCELLED` if the job was cancelled meanwhile.
         """
-        return await self._run(self._ask.extend(lease, seconds))
+        lease_ms = arguments.duration_ms("seconds", seconds, least=1)
+        return await self._settle(lease, calls.extend([inputs.settle_of(lease)], lease_ms))
 
     async def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> list[Extended]:
         """Extend leases to `seconds` from now. The answer for a lost lease is false."""
-        return await self._drive(self._ask.extend_many(leases, seconds))
+        lease_ms = arguments.duration_ms("seconds", seconds, least=1)
+        return await self._settle_many(leases, lambda some: calls.extend(some, lease_ms))
 
     # ---------------------------------------------------------------- settle
 
@@ -247,11 +311,20 @@ class AsyncQueue:
         `result_for`. A full server accepts no result: it raises `QueueFull` and changes nothing.
         With `force` the id is enough, whoever holds the lease.
         """
-        return await self._run(self._ask.complete(lease, result, add, force))
+        kept = None if result is None else codec.encode_result(result)
+        if arguments.flag("force", force):
+            id, token = inputs.id_of(lease), "-"
+        else:
+            id, token, _ = inputs.settle_of(lease)
+        entries = list(self._shard_of(id)._entries.many(arguments.several("add", add)))
+        inputs.check_follow_ups(entries)
+        call = calls.complete([(id, token, kept)], force=force, add=entries)
+        [completed] = await self._run(call, id)
+        return completed
 
     async def complete_many(self, done: Iterable[Done]) -> list[bool]:
         """Complete many jobs, given as leases or as pairs of lease and result."""
-        return await self._drive(self._ask.complete_many(done))
+        return await self._settle_many(done, calls.complete)
 
     async def retry(
         self,
@@ -265,14 +338,16 @@ class AsyncQueue:
 
         The job fails when `max_failures` is used up. Raises `LeaseLost` if the lease is over.
         """
-        await self._run(self._ask.retry(lease, error, after, at))
+        held = inputs.lease_of(lease)
+        due = arguments.due(after, at, "after") or b"+%d" % failures.retry_ms(held.facts)
+        await self._settle(held, calls.retry([inputs.failed_of(held, error, due)]))
 
     async def fail(self, lease: Lease, *, error: str | BaseException) -> None:
         """Fail a job without a retry. Raises `LeaseLost` if the lease is over.
 
         It stays failed until it is revived or cancelled, or its failure handler completes it.
         """
-        await self._run(self._ask.fail(lease, error))
+        await self._settle(lease, calls.fail([inputs.failed_of(lease, error)]))
 
     async def release(
         self,
@@ -286,7 +361,8 @@ class AsyncQueue:
         With `lapsed`, the reason why the run did not end, it counts as a lapse. Raises `LeaseLost`
         if the lease is over.
         """
-        await self._run(self._ask.release(lease, after, lapsed))
+        call = self._releasing(after, lapsed)
+        await self._settle(lease, call([inputs.settle_of(lease)]))
 
     async def release_many(
         self,
@@ -296,39 +372,81 @@ class AsyncQueue:
         lapsed: str | BaseException | None = None,
     ) -> list[bool]:
         """Release many jobs. The answer for a lost lease is False."""
-        return await self._drive(self._ask.release_many(leases, after, lapsed))
+        return await self._settle_many(leases, self._releasing(after, lapsed))
+
+    def _releasing(
+        self, after: Duration | None, lapsed: str | BaseException | None
+    ) -> Callable[[Sequence[Settle]], Call[list[bool]]]:
+        after_ms = arguments.optional_ms("after", after)
+        reason = b"" if lapsed is None else arguments.reason("lapsed", lapsed)
+        return lambda settles: calls.release(
+            settles, after_ms=after_ms, to_the_back=self._to_the_back, lapsed=reason
+        )
+
+    async def _settle(self, lease: Lease, call: Call[list[N]]) -> N:
+        """Make a call about one lease; raise LeaseLost if its answer is false."""
+        [answer] = await self._run(call, lease.id)
+        if not answer:
+            raise LeaseLost(
+                f"{lease.id}: the lease is over: the job was taken back or has ended. "
+                "Drop this run: it does not count any more"
+            )
+        return answer
+
+    async def _settle_many(
+        self, done: Iterable[Done], call: Callable[[Sequence[Settle]], Call[list[N]]]
+    ) -> list[N]:
+        settles = inputs.settles_of_done(done)
+        return await self._spread(
+            settles, sharding.SETTLES, lambda some: walks.settle_many(some, call)
+        )
 
     # ----------------------------------------------------------------- watch
 
     async def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
-        return await self._drive(self._ask.counts())
+        return sharding.summed([await one._run(calls.counts()) for one in self._all()])
 
     async def totals(self) -> Totals:
         """Return lifetime counters (added, leased, completed, …). Subtract two for a rate."""
-        return await self._drive(self._ask.totals())
+        return sharding.summed([await one._run(calls.totals()) for one in self._all()])
 
     async def show(self, id: str) -> Job | None:
         """Return the current state of a job, or None if no job has this id."""
-        shown = await self._run(self._ask.show(id))
+        utf8_name("id", id)
+        shown = await self._run(calls.show(id), id)
         return shown.job if shown else None
 
     async def explain(self, id: str) -> str:
         """Return why a job is not running, in words."""
-        return await self._drive(self._ask.explain(id))
+        utf8_name("id", id)
+        shown = await self._run(calls.show(id), id)
+        if shown is None:
+            found = await self._shard_named(id)._run(request_calls.requests(id))
+            if found and not found[0].record.group:
+                return status.of_a_request(id)
+        return status.explain(shown, await self.workers() if status.needs_workers(shown) else ())
 
     async def data(self, id: str) -> bytes | None:
         """Return the payload of a job, or None. The payload of an ended job needs `keep`."""
-        shown = await self._run(self._ask.show(id))
+        utf8_name("id", id)
+        shown = await self._run(calls.show(id), id)
         return shown.job.data if shown else None
 
     async def peek(self, count: int = 1, *, state: State = "ready", first: int = 0) -> list[Job]:
         """Return jobs of one state in their order, starting at `first`, without leasing them."""
-        return await self._drive(self._ask.peek(count, state, first))
+        arguments.whole("count", count, 1, MAX_JOBS)
+        arguments.whole("first", first, 0, arguments.NEVER_MS)
+        if state not in ("ready", "delayed", "leased", "parked", "failed", "ended"):
+            raise InvalidArgument(
+                "state must be 'ready', 'delayed', 'leased', 'parked', 'failed' or 'ended', "
+                f"not {arguments.shown(state)}"
+            )
+        return await self._drive(walks.peek(state, first, count))
 
     async def failed(self, count: int = 100, *, first: int = 0) -> list[Job]:
         """Return failed jobs with their payloads, errors and counts."""
-        return await self._drive(self._ask.peek(count, "failed", first))
+        return await self.peek(count, state="failed", first=first)
 
     async def result(self, id: str | Receipt, *, wait: Duration | None = None) -> Outcome | None:
         """Return how a job ended, with its result. Wait up to `wait` seconds; None if it has not.
@@ -338,15 +456,20 @@ class AsyncQueue:
         Raises `JobNotFound` if no job has this id. An ended job is remembered only if it has
         `result_for` or `remember_for`.
         """
-        name = id_of(id)
-        ask = partial(self._run, self._ask.outcome(name))
-        return await self._watch(
-            ask, name, self._ask.wait(wait), lambda outcome: outcome is not None
-        )
+        name = inputs.id_of(id)
+        patience = arguments.seconds("wait", wait, 0)
+
+        async def ask() -> Outcome | None:
+            shown = await self._run(calls.show(name), name)
+            if shown is None:
+                raise _not_found(name)
+            return status.outcome_of(shown)
+
+        return await self._watch(ask, name, patience, lambda outcome: outcome is not None)
 
     async def audit(self) -> list[Problem]:
         """Check the invariants of the queue, changing nothing. Return the problems found."""
-        return await self._drive(self._ask.audit())
+        return self._in_shards([await one._drive(walks.audit()) for one in self._all()])
 
     @asynccontextmanager
     async def events(self, *, idle: Duration | None = None) -> AsyncIterator[AsyncIterator[Event]]:
@@ -354,7 +477,9 @@ class AsyncQueue:
 
         Events are hints: they may be missed while the connection is down.
         """
-        async with self.server.subscribe(self._packers, self._ask.idle(idle)) as messages:
+        patience = arguments.seconds("idle", idle, math.inf)
+        queues = [one._packer for one in self._all()]
+        async with self.server.subscribe(queues, patience) as messages:
             yield (event async for message in messages for event in read_events(message))
 
     # -------------------------------------------------------------- requests
@@ -385,25 +510,47 @@ class AsyncQueue:
         Nothing is sent until it is opened: `async with queue.request("report") as request`, or
         `await request.open()`.
         """
-        ask = self._ask.request(
-            id, priority, limit, on_failure, keep_for, open_for, follow_up, append
-        )
-        return AsyncRequest(self._home(ask.id), ask)
+        name = new_id() if id is None else id
+        shard = self._shard_named(inputs.request_name(name))
+        arguments.flag("append", append)
+        entry = inputs.follow_up_of(shard._entries, follow_up)
+        said = inputs.opening(priority, limit, on_failure, keep_for, open_for, entry)
+        return AsyncRequest(shard, name, said, append)
 
     async def requests(self) -> list[RequestStatus]:
         """Return current and remembered requests, the oldest first."""
-        found = await self._drive(self._ask.walk())
-        statuses = [status_of(one) for one in found if not one.record.group]
+        found = await self._records()
+        statuses = [status.status_of(one) for one in found if not one.record.group]
         return sorted(statuses, key=lambda status: (status.opened_at, status.id))
 
     async def groups(self) -> list[GroupStatus]:
         """Return the groups that have jobs, by name."""
-        found = await self._drive(self._ask.walk())
-        return sorted((group_of(one) for one in found if one.record.group), key=lambda g: g.name)
+        found = await self._records()
+        return sorted(
+            (status.group_of(one) for one in found if one.record.group), key=lambda g: g.name
+        )
 
     async def set_group_limit(self, group: str, limit: int | None) -> None:
         """Change how many jobs of a group may run at a time, from the next lease on."""
-        await self._run(self._ask.set_group_limit(group, limit))
+        utf8_name("group", group)
+        arguments.group(group)
+        call = request_calls.change_request(group, limit=inputs.limit_words(limit), group=True)
+        letter, _ = await self._shard_named(group)._run(call)
+        if letter != "1":
+            raise GroupNotFound(f"{group}: no group has jobs under this name")
+
+    async def _records(self) -> list[Found]:
+        """Return the records of all requests and groups."""
+        found: list[Found] = []
+        for one in self._all():
+            records: dict[str, Found] = {}
+            more, position = True, 0
+            while more:
+                some, position = await one._run(request_calls.some_requests(position))
+                records |= {record.name: record for record in some}
+                more = position > 0
+            found += records.values()
+        return found
 
     # ------------------------------------------------------------- schedules
 
@@ -427,8 +574,8 @@ class AsyncQueue:
         Workers of this queue add the jobs, as do calls of `tick`. However many processes do, each
         tick adds one job, `<name>@<time>`.
         """
-        found = schedules.every(interval)
-        return self._ask.schedule(self.schedules, found, data, name, missed, options)
+        made = schedules.made(schedules.every(interval), data, name, missed, options)
+        return schedules.declare(self.schedules, made, self._shard_named(made.name)._entries.many)
 
     def cron(
         self,
@@ -447,15 +594,27 @@ class AsyncQueue:
         forward, a skipped time ticks right after the gap. When it is put back, a repeated time
         ticks once.
         """
-        found = schedules.cron(expression, tz)
-        return self._ask.schedule(self.schedules, found, data, name, missed, options)
+        made = schedules.made(schedules.cron(expression, tz), data, name, missed, options)
+        return schedules.declare(self.schedules, made, self._shard_named(made.name)._entries.many)
 
     async def tick(self) -> list[Receipt]:
         """Make the ticks of all schedules that are due. Return the receipts of the added jobs.
 
         Workers do this by themselves. Without workers, call it at least once a minute.
         """
-        return await self._drive(self._ask.make_all(self.schedules))
+        receipts: list[Receipt] = []
+        for schedule in list(self.schedules.values()):
+            ticked = await self._make_ticks(schedule)
+            receipts += ticked.receipts
+            while ticked.receipts and ticked.again_in == 0:
+                ticked = await self._make_ticks(schedule)
+                receipts += ticked.receipts
+        return [receipt for receipt in receipts if receipt]
+
+    async def _make_ticks(self, schedule: Schedule) -> Ticked:
+        """Make the ticks of a schedule that are due, as many as fit into one call."""
+        one = self._shard_named(schedule.name)
+        return await one._drive(schedules.make(schedule, one._entries.many))
 
     # ----------------------------------------------------------------- spark
 
@@ -464,22 +623,25 @@ class AsyncQueue:
 
         Every run needs a new name; by default a random name is used.
         """
-        return AsyncWrite(self, self._ask.write(name))
+        return AsyncWrite(self, name)
 
     def reader(self, name: str, *, epoch: int | None = None) -> AsyncReader:
         """Return a reader, which claims jobs in batches. `epoch` is that of an open reader.
 
         Nothing is sent until it is opened.
         """
-        return AsyncReader(self, self._ask.reader(name, epoch))
+        return AsyncReader(self, name, epoch)
 
     async def publish(self) -> int:
         """Turn committed rows into jobs if their process died before. Return how many."""
-        return await self._drive(self._ask.publish())
+        return sum([await one._drive(walks.publish()) for one in self._all()])
 
     async def last_batch(self, writer: str) -> int | None:
         """Return the last batch that a writer has committed, or None."""
-        return await self._run(self._ask.last_batch(writer))
+        [record] = await self._run(
+            write_calls.ledger(f"writer {inputs.checked_name('writer', writer)}")
+        )
+        return int(record["batch"]) if record else None
 
     # ---------------------------------------------------------------- manage
 
@@ -490,30 +652,49 @@ class AsyncQueue:
         event and by `extend`, and however the job is settled, it ends as cancelled. With
         `running=False` a running job is left alone; only an update that waits for it is dropped.
         """
-        return await self._run(self._ask.cancel(id, running))
+        utf8_name("id", id)
+        call = calls.cancel([id], running=arguments.flag("running", running))
+        [cancelled] = await self._run(call, id)
+        return cancelled
 
     async def cancel_matching(self, data: object, *, running: bool = True) -> int:
         """Cancel every job with this payload. Return how many. Checks 1000 jobs per call."""
-        return await self._drive(self._ask.cancel_matching(data, running))
+        payload = codec.encode(data)
+        arguments.flag("running", running)
+        return sum(
+            [
+                await one._drive(walks.cancel_matching(payload, running=running))
+                for one in self._all()
+            ]
+        )
 
     async def revive(self, id: str) -> bool:
         """Run a failed job again with fresh counts. Return False if it is not failed."""
-        return await self._run(self._ask.revive(id))
+        utf8_name("id", id)
+        [revived] = await self._run(calls.revive([id]), id)
+        return revived
 
     async def set_result(self, id: str, result: object) -> None:
         """Store or replace the result of a job, with or without a lease, even after it has ended.
 
         Raises `JobNotFound`, or `WrongState` if the job keeps no result.
         """
-        await self._run(self._ask.set_result(id, result))
+        utf8_name("id", id)
+        stored = await self._run(calls.set_result(id, codec.encode_result(result)), id)
+        if stored == "0":
+            raise _not_found(id)
+        if stored == "n":
+            raise WrongState(f"{id}: the job keeps no result: add it with result_for")
 
     async def pause(self) -> None:
         """Grant no leases until `resume`. Leased jobs continue."""
-        await self._drive(self._ask.pause())
+        for one in self._all():
+            await one._run(calls.pause())
 
     async def resume(self) -> None:
         """Grant leases again."""
-        await self._drive(self._ask.resume())
+        for one in self._all():
+            await one._run(calls.resume())
 
     async def tidy(
         self,
@@ -529,12 +710,29 @@ class AsyncQueue:
         also reclaim jobs that are held for more than `held_longer_than` seconds, whatever their
         lease, and drop failed jobs that were left alone for more than `failed_longer_than` seconds.
         """
-        return await self._drive(self._ask.tidy(force, held_longer_than, failed_longer_than))
+        arguments.flag("force", force)
+        held = arguments.optional_ms("held_longer_than", held_longer_than)
+        failed = arguments.optional_ms("failed_longer_than", failed_longer_than)
+        back = self._to_the_back
+
+        def call() -> Call[calls.Step]:
+            return calls.tidy(to_the_back=back, force=force, failed_for_ms=failed)
+
+        def take_back(position: int) -> Call[tuple[int, int]]:
+            # 0 means every lease, even one granted in this millisecond.
+            return calls.recall(longer_than_ms=held or None, to_the_back=back, position=position)
+
+        moved = []
+        for one in self._all():
+            recall = None if held is None else walks.recall(take_back)
+            moved.append(await one._drive(walks.tidy(call, recall)))
+        return sharding.summed(moved)
 
     @asynccontextmanager
     async def keep_tidy(self, *, every: Duration = 30) -> AsyncIterator[None]:
         """Call `tidy` periodically while the block runs. Errors are logged."""
-        async with repeat(self._ask.every(every), self.tidy, f"tidy {self.name}"):
+        pause = arguments.duration_ms("every", every, least=1) / 1000
+        async with repeat(pause, self.tidy, f"tidy {self.name}"):
             yield
 
     async def repair(self) -> list[Problem]:
@@ -542,22 +740,36 @@ class AsyncQueue:
 
         A job with a payload is never dropped: if it was in no set, it becomes ready.
         """
-        return await self._drive(self._ask.repair())
+        return self._in_shards([await one._drive(walks.repair()) for one in self._all()])
+
+    def _in_shards(self, found: list[list[Problem]]) -> list[Problem]:
+        """Join the problems of all shards; in a sharded queue, with the name of the shard."""
+        [problems] = found
+        return problems
 
     async def register(self, *, alive_for: Duration = 60, **about: object) -> None:
         """Register this process in the directory of workers for `alive_for` seconds.
 
         The directory is only information: leases lapse whether or not their holder is registered.
         """
-        await self._drive(self._ask.register(self.holder, alive_for, about))
+        alive_ms = arguments.duration_ms("alive_for", alive_for, least=1)
+        entry = inputs.about_worker(about)
+        for one in self._all():
+            await one._run(calls.register(self.holder, alive_ms, entry))
 
     async def workers(self) -> list[WorkerInfo]:
         """Return the registered workers, alive or not."""
-        return await self._drive(self._ask.workers())
+        found = [await one._run(calls.workers()) for one in self._all()]
+        return sharding.merged_workers(found)
 
     async def fail_worker(self, worker: WorkerInfo | Lease | str) -> int:
         """Reclaim all jobs of a worker at once, counting a lapse for each. Return how many."""
-        return await self._drive(self._ask.fail_worker(worker))
+        holder = inputs.holder_of(worker)
+
+        def call(position: int) -> Call[tuple[int, int]]:
+            return calls.recall(holder=holder, to_the_back=self._to_the_back, position=position)
+
+        return sum([await one._drive(walks.recall(call)) for one in self._all()])
 
     async def delete(self, *, idle_for: Duration | None = None) -> bool:
         """Delete the queue with all its jobs. Return whether nothing remains.
@@ -565,7 +777,9 @@ class AsyncQueue:
         With `idle_for`, delete it only if it is empty and not paused, and if no call changed or
         leased anything for so many seconds: to remove queues that are no longer used.
         """
-        return await self._drive(self._ask.delete(idle_for))
+        idle_ms = arguments.optional_ms("idle_for", idle_for)
+        deleted = [await one._run(calls.delete(idle_ms)) for one in self._all()]
+        return all(deleted)
 
     async def close(self) -> None:
         """Close the connections. A later call opens new ones."""
@@ -576,3 +790,18 @@ class AsyncQueue:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def __bool__(self) -> bool:
+        """Return True, even if the queue is empty."""
+        return True
+
+    async def _length(self) -> int:
+        """Return how many jobs wait: ready, parked and delayed."""
+        return (await self.counts()).waiting
+
+
+def _not_found(id: str) -> JobNotFound:
+    return JobNotFound(
+        f"{id}: no job has this id. A job that ended is remembered only if it has result_for "
+        "or remember_for"
+    )

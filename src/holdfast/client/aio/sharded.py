@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from itertools import count
+from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
+from holdfast import arguments
+from holdfast.client.aio.batches import AsyncReader, AsyncWrite
 from holdfast.client.aio.queue import AsyncQueue
-from holdfast.client.asking import Asker, Requeue
-from holdfast.client.inputs import Done
-from holdfast.client.sharded import NEVER_WORK, ShardCall, ShardedAsker
-from holdfast.client.sharding import Sharding
+from holdfast.client.inputs import Done, Entries, Requeue, id_of_done
+from holdfast.client.schedules import Schedule
+from holdfast.client.sharding import NEVER_WORK, Sharding, Spread, merged_jobs, of_a_shard
 from holdfast.connection.async_server import AsyncServer
+from holdfast.engine import walks
 from holdfast.engine.call import Call
-from holdfast.errors import HoldfastError, ServerRefused
-from holdfast.job import Duration, JobOptions, Lease, Leases
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from holdfast.client.schedules import Schedule
+from holdfast.engine.library import MAX_BYTES, MAX_JOBS
+from holdfast.engine.walks import Flow
+from holdfast.errors import HoldfastError, InvalidArgument, ServerRefused
+from holdfast.job import Duration, Job, JobOptions, Leases, Problem, State
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 
 class AsyncShard(AsyncQueue):
@@ -48,9 +53,7 @@ class AsyncShard(AsyncQueue):
         super().__init__(
             sharding.names[number], server, defaults=defaults, requeue=requeue, clock=clock
         )
-        self._ask = Asker(
-            server.session.next_token, defaults, requeue, partial(sharding.namer_in, number)
-        )
+        self._entries = Entries(defaults, partial(sharding.namer_in, number))
 
     @property
     def handlers(self) -> dict[str, Any]:
@@ -107,9 +110,9 @@ class AsyncShardedQueue(AsyncQueue):
         self.shards = tuple(
             AsyncShard(sharding, number, server, **said) for number in range(shards)
         )
-        self._packers = [shard._packer for shard in self.shards]
-        self._asks = ShardedAsker(server.session.next_token, sharding, defaults, requeue)
-        self._ask = self._asks
+        self._entries = Entries(defaults, sharding.namer)
+        # Start at a random shard: otherwise many short-lived clients would all lease from the same.
+        self._turns = count(random.randrange(shards))
 
     @property
     def handlers(self) -> dict[str, Any]:
@@ -129,24 +132,46 @@ class AsyncShardedQueue(AsyncQueue):
     def schedules(self, schedules: dict[str, Schedule]) -> None:
         self.sharding.schedules = schedules
 
-    async def _run(self, call: Call[T]) -> T:
-        assert isinstance(call, ShardCall)
-        answer: T = await self.shards[call.shard]._run(call)
-        return answer
+    # ------------------------------------------------------------ where calls go
 
-    def _home(self, request: str) -> AsyncQueue:
-        return self.shards[self.sharding.number_of_request(request)]
+    async def _run(self, call: Call[T], of: str = "") -> T:
+        return await self._shard_of(of)._run(call)
 
-    async def lease(
-        self, seconds: Duration, *, wait: Duration | None = None, failed: bool = False
-    ) -> Lease | None:
-        """Lease the best job of a shard for `seconds`. The shards take turns.
+    def _shard_of(self, id: str) -> AsyncQueue:
+        return self.shards[self.sharding.number_of(id)]
 
-        Waits up to `wait` seconds for a job in any shard. With `failed`, leases a failed job, for
-        its failure handler.
-        """
-        leases = await self.lease_many(1, seconds, wait=wait, failed=failed)
-        return leases[0] if leases else None
+    def _shard_named(self, name: str) -> AsyncQueue:
+        return self.shards[self.sharding.number_of_request(name)]
+
+    def _all(self) -> Sequence[AsyncQueue]:
+        return self.shards
+
+    async def _spread(
+        self, items: Iterable[A], kind: Spread, act: Callable[[Iterable[A]], Flow[list[T]]]
+    ) -> list[T]:
+        """Return the answers in the order of the items; an error carries those received so far."""
+        told: dict[int, T] = {}
+        asked: list[int] = []
+        before, shards = 0, len(self.shards)
+        try:
+            for some in walks.chunks(items, kind.size, MAX_JOBS * shards, MAX_BYTES * shards):
+                for number, places in self.sharding.places(map(kind.id_of, some)).items():
+                    asked = [before + place for place in places]
+                    own = act([some[place] for place in places])
+                    told |= zip(asked, await self.shards[number]._drive(own), strict=True)
+                before += len(some)
+        except HoldfastError as error:
+            told |= zip(asked, getattr(error, kind.so_far), strict=False)
+            setattr(error, kind.so_far, [told[place] for place in sorted(told)])
+            raise
+        return [told[place] for place in range(before)]
+
+    def _in_shards(self, found: list[list[Problem]]) -> list[Problem]:
+        return [
+            replace(problem, what=f"{name}: {problem.what}")
+            for name, problems in zip(self.sharding.names, found, strict=True)
+            for problem in problems
+        ]
 
     async def lease_many(
         self,
@@ -162,7 +187,7 @@ class AsyncShardedQueue(AsyncQueue):
         The same calls can complete finished jobs: leases, or pairs of lease and result.
         `.completed` of the return value says which of them counted.
         """
-        deadline = time.monotonic() + self._ask.wait(wait)
+        deadline = time.monotonic() + arguments.seconds("wait", wait, 0)
         leases = await self._lease_now(count, seconds, failed, complete)
         completed = leases.completed
         try:
@@ -202,7 +227,75 @@ class AsyncShardedQueue(AsyncQueue):
         self, count: int, seconds: Duration, failed: bool, complete: Iterable[Done] = ()
     ) -> Leases:
         granted = Leases([], [])
-        ask = self._asks.lease_many(count, seconds, None, complete, failed, granted)
         # If the call is cancelled, its caller never gets these leases, so release them.
         async with self.server._undone_by(lambda: self.release_many(granted) if granted else None):
-            return await self._drive(ask)
+            return await self._lease_in_turn(granted, count, seconds, failed, complete)
+
+    async def _lease_in_turn(
+        self, leases: Leases, count: int, seconds: Duration, failed: bool, complete: Iterable[Done]
+    ) -> Leases:
+        """Lease from one shard after another. `leases` grows as they answer.
+
+        A shard that fails is skipped if others grant jobs. Once jobs were granted, other shards are
+        asked for at most half of the lease time, so that the leases do not lapse meanwhile.
+        """
+        arguments.whole("count", count, 1, MAX_JOBS)
+        enough = arguments.duration_ms("seconds", seconds, least=1) / 2000
+        until = math.inf
+        done = list(arguments.several("leases", complete))
+        riding = self.sharding.places(id_of_done(one) for one in done)
+        completed: dict[int, bool] = {}
+        trouble: HoldfastError | None = None
+        first = next(self._turns)  # Start with the next shard every time.
+        for turn in range(len(self.shards)):
+            number = (first + turn) % len(self.shards)
+            shard, left = self.shards[number], count - len(leases)
+            places = riding.get(number, [])
+            own = [done[place] for place in places]
+            answers: Sequence[int] = ()
+            try:
+                if left and time.monotonic() < until:
+                    more = await shard.lease_many(left, seconds, complete=own, failed=failed)
+                    if more and not leases:
+                        until = time.monotonic() + enough
+                    leases += more
+                    answers = more.completed
+                elif own:
+                    answers = await shard.complete_many(own)
+            except HoldfastError as error:
+                answers, trouble = error.answers, error
+            completed.update(zip(places, map(bool, answers), strict=False))
+        leases.completed = [completed[place] for place in sorted(completed)]
+        if trouble and (not leases or len(completed) < len(done)):
+            with suppress(HoldfastError):  # Otherwise they lapse.
+                await self.release_many(leases)
+            trouble.answers = leases.completed
+            raise trouble
+        return leases
+
+    # ---------------------------------------------------------------- otherwise than in one slot
+
+    async def peek(self, count: int = 1, *, state: State = "ready", first: int = 0) -> list[Job]:
+        """Return jobs of one state in their order, starting at `first`, without leasing them.
+
+        Shows only the first 1000 jobs: use the shards for more.
+        """
+        arguments.whole("count", count, 1, MAX_JOBS)
+        if arguments.whole("first", first, 0, arguments.NEVER_MS) + count > MAX_JOBS:
+            raise InvalidArgument(
+                f"a sharded queue shows only its first {MAX_JOBS} jobs: use its shards for more"
+            )
+        found = [await one.peek(first + count, state=state) for one in self.shards]
+        return merged_jobs(state, found)[first : first + count]
+
+    def write(self, name: str | None = None) -> AsyncWrite:  # noqa: ARG002
+        """Raise `InvalidArgument`: use a shard."""
+        raise of_a_shard("a write is committed by one record")
+
+    def reader(self, name: str, *, epoch: int | None = None) -> AsyncReader:  # noqa: ARG002
+        """Raise `InvalidArgument`: use a shard."""
+        raise of_a_shard("the claims of a reader are kept in one place")
+
+    async def last_batch(self, writer: str) -> int | None:  # noqa: ARG002
+        """Raise `InvalidArgument`: use a shard."""
+        raise of_a_shard("the batches of a writer are counted in one place")

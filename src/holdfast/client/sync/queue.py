@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
 
-from holdfast.client import schedules
-from holdfast.client.asking import Asker, Requeue
-from holdfast.client.inputs import Done, id_of, json_payload
-from holdfast.client.requests import OnFailure
-from holdfast.client.schedules import Missed, Schedule
-from holdfast.client.sized import Sized
-from holdfast.client.status import GroupStatus, RequestStatus, group_of, status_of
+from holdfast import arguments, codec, failures
+from holdfast.client import inputs, schedules, sharding, status
+from holdfast.client.inputs import Done, Entries, OnFailure, Requeue
+from holdfast.client.schedules import Missed, Schedule, Ticked
+from holdfast.client.sharding import Spread
+from holdfast.client.status import GroupStatus, RequestStatus
+from holdfast.client.sync.batches import Reader, Write
 from holdfast.client.sync.handlers import Declare, QueueHandler
-from holdfast.client.sync.readers import Reader
 from holdfast.client.sync.requests import Request
-from holdfast.client.sync.writes import Write
+from holdfast.codec import new_id, utf8_name
 from holdfast.connection.protocol import Packer
 from holdfast.connection.server import Server, repeat
-from holdfast.engine.call import Call
+from holdfast.engine import calls, request_calls, walks, write_calls
+from holdfast.engine.call import Call, Settle
+from holdfast.engine.calls import Granted
+from holdfast.engine.library import MAX_JOBS
+from holdfast.engine.request_calls import Found
 from holdfast.engine.walks import Flow
-from holdfast.errors import HoldfastError
+from holdfast.errors import (
+    GroupNotFound,
+    HoldfastError,
+    InvalidArgument,
+    JobNotFound,
+    LeaseLost,
+    WrongState,
+)
 from holdfast.job import (
     Counts,
     Duration,
@@ -53,9 +63,11 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
 T = TypeVar("T")
+A = TypeVar("A")
+N = TypeVar("N", bound=int)
 
 
-class Queue(Sized):
+class Queue:
     """A named queue of jobs on a Redis or Valkey server.
 
     name      1 to 512 bytes, not beginning with `}`
@@ -80,8 +92,12 @@ class Queue(Sized):
         self.name = name
         self.server = url if isinstance(url, Server) else Server(url)
         self._packer = Packer(name)
-        self._packers = [self._packer]
-        self._ask = Asker(self.server.session.next_token, defaults, requeue)
+        if requeue not in ("rank", "back"):
+            raise InvalidArgument(
+                f"requeue must be 'rank' or 'back', not {arguments.shown(requeue)}"
+            )
+        self._to_the_back = requeue == "back"
+        self._entries = Entries(defaults)
         self.defaults = defaults
         self.requeue = requeue
         self.clock = clock
@@ -95,19 +111,19 @@ class Queue(Sized):
         """The holder of leases of this queue: the first half of every token."""
         return self.server.session.holder
 
-    def _home(self, request: str) -> Queue:  # noqa: ARG002  # A plain queue has one shard.
-        return self
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {str(self.server.address)!r})"
 
-    def _run(self, call: Call[T]) -> T:
-        return self.server.run(self._packer, call, self._now())
+    def _run(self, call: Call[T], of: str = "") -> T:  # noqa: ARG002
+        """Make a call. In a sharded queue, it goes to the shard of the job `of`."""
+        now = self._now() if self.clock else b""
+        return self.server.run(self._packer, call, now)
 
     def _now(self) -> bytes:
         return b"%d" % self.clock() if self.clock else b""
 
     def _drive(self, flow: Flow[T]) -> T:
+        """Make the calls of a flow and return its result."""
         try:
             call = next(flow)
             while True:
@@ -120,6 +136,27 @@ class Queue(Sized):
         except StopIteration as done:
             result: T = done.value
             return result
+
+    def _spread(
+        self,
+        items: Iterable[A],
+        kind: Spread,  # noqa: ARG002
+        act: Callable[[Iterable[A]], Flow[list[T]]],
+    ) -> list[T]:
+        """Run a flow over items. In a sharded queue, each shard gets its own."""
+        return self._drive(act(items))
+
+    def _shard_of(self, id: str) -> Queue:  # noqa: ARG002
+        """Return the shard that has a job: this queue, unless it is sharded."""
+        return self
+
+    def _shard_named(self, name: str) -> Queue:  # noqa: ARG002
+        """Return the shard that has a request, group or schedule."""
+        return self
+
+    def _all(self) -> Sequence[Queue]:
+        """Return all shards."""
+        return (self,)
 
     def _watch(
         self, ask: Callable[[], T], id: str, patience: float, over: Callable[[T], bool]
@@ -175,8 +212,11 @@ class Queue(Sized):
         options see `JobOptions`.
         """
         if data is UNSET or json is not UNSET:
-            data = json_payload(data, json)
-        return self._run(self._ask.add(data, id, delay, at, on_conflict, options))
+            data = inputs.json_payload(data, json)
+        call = inputs.adding(on_conflict)
+        entry = self._entries.one(data, id, delay, at, options)
+        [receipt] = self._run(call([entry]), entry.id)
+        return receipt
 
     def add_many(
         self,
@@ -190,7 +230,10 @@ class Queue(Sized):
         Each call is atomic, the whole is not. An error has `receipts` of the jobs that were added
         before it.
         """
-        return self._drive(self._ask.add_many(jobs, on_conflict, options))
+        arguments.several("jobs", jobs)
+        call = inputs.adding(on_conflict)
+        entries = self._entries.many(jobs, options)
+        return self._spread(entries, sharding.JOBS, lambda some: walks.add_many(some, call))
 
     # ----------------------------------------------------------------- lease
 
@@ -202,7 +245,8 @@ class Queue(Sized):
         With `failed`, lease a failed job, for its failure handler: complete it when the failure is
         dealt with, or retry to handle it later.
         """
-        return self._drive(self._ask.lease(seconds, wait, failed))
+        leases = self.lease_many(1, seconds, wait=wait, failed=failed)
+        return leases[0] if leases else None
 
     def lease_many(
         self,
@@ -218,18 +262,37 @@ class Queue(Sized):
         The same call can complete finished jobs: leases, or pairs of lease and result. `.completed`
         of the return value says which of them counted.
         """
-        return self._drive(self._ask.lease_many(count, seconds, wait, complete, failed))
+        arguments.whole("count", count, 1, MAX_JOBS)
+        lease_ms = arguments.duration_ms("seconds", seconds, least=1)
+        patience = arguments.seconds("wait", wait, 0)
+        arguments.flag("failed", failed)
+        done = inputs.settles_of_done(complete)
+
+        def call(riding: Sequence[Settle], wait: float) -> Call[Granted]:
+            return calls.lease(
+                self.server.session.next_token(),
+                lease_ms,
+                count,
+                to_the_back=self._to_the_back,
+                failed=failed,
+                complete=riding,
+                wait=wait,
+            )
+
+        return self._drive(walks.lease(call, done, patience))
 
     def extend(self, lease: Lease, seconds: Duration) -> Extended:
         """Extend a lease to `seconds` from now. Raises `LeaseLost` if it is over.
 
         Returns `Extended.CANCELLED` if the job was cancelled meanwhile.
         """
-        return self._run(self._ask.extend(lease, seconds))
+        lease_ms = arguments.duration_ms("seconds", seconds, least=1)
+        return self._settle(lease, calls.extend([inputs.settle_of(lease)], lease_ms))
 
     def extend_many(self, leases: Iterable[Lease], seconds: Duration) -> list[Extended]:
         """Extend leases to `seconds` from now. The answer for a lost lease is false."""
-        return self._drive(self._ask.extend_many(leases, seconds))
+        lease_ms = arguments.duration_ms("seconds", seconds, least=1)
+        return self._settle_many(leases, lambda some: calls.extend(some, lease_ms))
 
     # ---------------------------------------------------------------- settle
 
@@ -248,11 +311,20 @@ class Queue(Sized):
         `result_for`. A full server accepts no result: it raises `QueueFull` and changes nothing.
         With `force` the id is enough, whoever holds the lease.
         """
-        return self._run(self._ask.complete(lease, result, add, force))
+        kept = None if result is None else codec.encode_result(result)
+        if arguments.flag("force", force):
+            id, token = inputs.id_of(lease), "-"
+        else:
+            id, token, _ = inputs.settle_of(lease)
+        entries = list(self._shard_of(id)._entries.many(arguments.several("add", add)))
+        inputs.check_follow_ups(entries)
+        call = calls.complete([(id, token, kept)], force=force, add=entries)
+        [completed] = self._run(call, id)
+        return completed
 
     def complete_many(self, done: Iterable[Done]) -> list[bool]:
         """Complete many jobs, given as leases or as pairs of lease and result."""
-        return self._drive(self._ask.complete_many(done))
+        return self._settle_many(done, calls.complete)
 
     def retry(
         self,
@@ -266,14 +338,16 @@ class Queue(Sized):
 
         The job fails when `max_failures` is used up. Raises `LeaseLost` if the lease is over.
         """
-        self._run(self._ask.retry(lease, error, after, at))
+        held = inputs.lease_of(lease)
+        due = arguments.due(after, at, "after") or b"+%d" % failures.retry_ms(held.facts)
+        self._settle(held, calls.retry([inputs.failed_of(held, error, due)]))
 
     def fail(self, lease: Lease, *, error: str | BaseException) -> None:
         """Fail a job without a retry. Raises `LeaseLost` if the lease is over.
 
         It stays failed until it is revived or cancelled, or its failure handler completes it.
         """
-        self._run(self._ask.fail(lease, error))
+        self._settle(lease, calls.fail([inputs.failed_of(lease, error)]))
 
     def release(
         self,
@@ -287,7 +361,8 @@ class Queue(Sized):
         With `lapsed`, the reason why the run did not end, it counts as a lapse. Raises `LeaseLost`
         if the lease is over.
         """
-        self._run(self._ask.release(lease, after, lapsed))
+        call = self._releasing(after, lapsed)
+        self._settle(lease, call([inputs.settle_of(lease)]))
 
     def release_many(
         self,
@@ -297,39 +372,79 @@ class Queue(Sized):
         lapsed: str | BaseException | None = None,
     ) -> list[bool]:
         """Release many jobs. The answer for a lost lease is False."""
-        return self._drive(self._ask.release_many(leases, after, lapsed))
+        return self._settle_many(leases, self._releasing(after, lapsed))
+
+    def _releasing(
+        self, after: Duration | None, lapsed: str | BaseException | None
+    ) -> Callable[[Sequence[Settle]], Call[list[bool]]]:
+        after_ms = arguments.optional_ms("after", after)
+        reason = b"" if lapsed is None else arguments.reason("lapsed", lapsed)
+        return lambda settles: calls.release(
+            settles, after_ms=after_ms, to_the_back=self._to_the_back, lapsed=reason
+        )
+
+    def _settle(self, lease: Lease, call: Call[list[N]]) -> N:
+        """Make a call about one lease; raise LeaseLost if its answer is false."""
+        [answer] = self._run(call, lease.id)
+        if not answer:
+            raise LeaseLost(
+                f"{lease.id}: the lease is over: the job was taken back or has ended. "
+                "Drop this run: it does not count any more"
+            )
+        return answer
+
+    def _settle_many(
+        self, done: Iterable[Done], call: Callable[[Sequence[Settle]], Call[list[N]]]
+    ) -> list[N]:
+        settles = inputs.settles_of_done(done)
+        return self._spread(settles, sharding.SETTLES, lambda some: walks.settle_many(some, call))
 
     # ----------------------------------------------------------------- watch
 
     def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
-        return self._drive(self._ask.counts())
+        return sharding.summed([one._run(calls.counts()) for one in self._all()])
 
     def totals(self) -> Totals:
         """Return lifetime counters (added, leased, completed, …). Subtract two for a rate."""
-        return self._drive(self._ask.totals())
+        return sharding.summed([one._run(calls.totals()) for one in self._all()])
 
     def show(self, id: str) -> Job | None:
         """Return the current state of a job, or None if no job has this id."""
-        shown = self._run(self._ask.show(id))
+        utf8_name("id", id)
+        shown = self._run(calls.show(id), id)
         return shown.job if shown else None
 
     def explain(self, id: str) -> str:
         """Return why a job is not running, in words."""
-        return self._drive(self._ask.explain(id))
+        utf8_name("id", id)
+        shown = self._run(calls.show(id), id)
+        if shown is None:
+            found = self._shard_named(id)._run(request_calls.requests(id))
+            if found and not found[0].record.group:
+                return status.of_a_request(id)
+        return status.explain(shown, self.workers() if status.needs_workers(shown) else ())
 
     def data(self, id: str) -> bytes | None:
         """Return the payload of a job, or None. The payload of an ended job needs `keep`."""
-        shown = self._run(self._ask.show(id))
+        utf8_name("id", id)
+        shown = self._run(calls.show(id), id)
         return shown.job.data if shown else None
 
     def peek(self, count: int = 1, *, state: State = "ready", first: int = 0) -> list[Job]:
         """Return jobs of one state in their order, starting at `first`, without leasing them."""
-        return self._drive(self._ask.peek(count, state, first))
+        arguments.whole("count", count, 1, MAX_JOBS)
+        arguments.whole("first", first, 0, arguments.NEVER_MS)
+        if state not in ("ready", "delayed", "leased", "parked", "failed", "ended"):
+            raise InvalidArgument(
+                "state must be 'ready', 'delayed', 'leased', 'parked', 'failed' or 'ended', "
+                f"not {arguments.shown(state)}"
+            )
+        return self._drive(walks.peek(state, first, count))
 
     def failed(self, count: int = 100, *, first: int = 0) -> list[Job]:
         """Return failed jobs with their payloads, errors and counts."""
-        return self._drive(self._ask.peek(count, "failed", first))
+        return self.peek(count, state="failed", first=first)
 
     def result(self, id: str | Receipt, *, wait: Duration | None = None) -> Outcome | None:
         """Return how a job ended, with its result. Wait up to `wait` seconds; None if it has not.
@@ -339,13 +454,20 @@ class Queue(Sized):
         Raises `JobNotFound` if no job has this id. An ended job is remembered only if it has
         `result_for` or `remember_for`.
         """
-        name = id_of(id)
-        ask = partial(self._run, self._ask.outcome(name))
-        return self._watch(ask, name, self._ask.wait(wait), lambda outcome: outcome is not None)
+        name = inputs.id_of(id)
+        patience = arguments.seconds("wait", wait, 0)
+
+        def ask() -> Outcome | None:
+            shown = self._run(calls.show(name), name)
+            if shown is None:
+                raise _not_found(name)
+            return status.outcome_of(shown)
+
+        return self._watch(ask, name, patience, lambda outcome: outcome is not None)
 
     def audit(self) -> list[Problem]:
         """Check the invariants of the queue, changing nothing. Return the problems found."""
-        return self._drive(self._ask.audit())
+        return self._in_shards([one._drive(walks.audit()) for one in self._all()])
 
     @contextmanager
     def events(self, *, idle: Duration | None = None) -> Iterator[Iterator[Event]]:
@@ -353,7 +475,9 @@ class Queue(Sized):
 
         Events are hints: they may be missed while the connection is down.
         """
-        with self.server.subscribe(self._packers, self._ask.idle(idle)) as messages:
+        patience = arguments.seconds("idle", idle, math.inf)
+        queues = [one._packer for one in self._all()]
+        with self.server.subscribe(queues, patience) as messages:
             yield (event for message in messages for event in read_events(message))
 
     # -------------------------------------------------------------- requests
@@ -384,25 +508,47 @@ class Queue(Sized):
         Nothing is sent until it is opened: `with queue.request("report") as request`, or
         `request.open()`.
         """
-        ask = self._ask.request(
-            id, priority, limit, on_failure, keep_for, open_for, follow_up, append
-        )
-        return Request(self._home(ask.id), ask)
+        name = new_id() if id is None else id
+        shard = self._shard_named(inputs.request_name(name))
+        arguments.flag("append", append)
+        entry = inputs.follow_up_of(shard._entries, follow_up)
+        said = inputs.opening(priority, limit, on_failure, keep_for, open_for, entry)
+        return Request(shard, name, said, append)
 
     def requests(self) -> list[RequestStatus]:
         """Return current and remembered requests, the oldest first."""
-        found = self._drive(self._ask.walk())
-        statuses = [status_of(one) for one in found if not one.record.group]
+        found = self._records()
+        statuses = [status.status_of(one) for one in found if not one.record.group]
         return sorted(statuses, key=lambda status: (status.opened_at, status.id))
 
     def groups(self) -> list[GroupStatus]:
         """Return the groups that have jobs, by name."""
-        found = self._drive(self._ask.walk())
-        return sorted((group_of(one) for one in found if one.record.group), key=lambda g: g.name)
+        found = self._records()
+        return sorted(
+            (status.group_of(one) for one in found if one.record.group), key=lambda g: g.name
+        )
 
     def set_group_limit(self, group: str, limit: int | None) -> None:
         """Change how many jobs of a group may run at a time, from the next lease on."""
-        self._run(self._ask.set_group_limit(group, limit))
+        utf8_name("group", group)
+        arguments.group(group)
+        call = request_calls.change_request(group, limit=inputs.limit_words(limit), group=True)
+        letter, _ = self._shard_named(group)._run(call)
+        if letter != "1":
+            raise GroupNotFound(f"{group}: no group has jobs under this name")
+
+    def _records(self) -> list[Found]:
+        """Return the records of all requests and groups."""
+        found: list[Found] = []
+        for one in self._all():
+            records: dict[str, Found] = {}
+            more, position = True, 0
+            while more:
+                some, position = one._run(request_calls.some_requests(position))
+                records |= {record.name: record for record in some}
+                more = position > 0
+            found += records.values()
+        return found
 
     # ------------------------------------------------------------- schedules
 
@@ -426,8 +572,8 @@ class Queue(Sized):
         Workers of this queue add the jobs, as do calls of `tick`. However many processes do, each
         tick adds one job, `<name>@<time>`.
         """
-        found = schedules.every(interval)
-        return self._ask.schedule(self.schedules, found, data, name, missed, options)
+        made = schedules.made(schedules.every(interval), data, name, missed, options)
+        return schedules.declare(self.schedules, made, self._shard_named(made.name)._entries.many)
 
     def cron(
         self,
@@ -446,15 +592,27 @@ class Queue(Sized):
         forward, a skipped time ticks right after the gap. When it is put back, a repeated time
         ticks once.
         """
-        found = schedules.cron(expression, tz)
-        return self._ask.schedule(self.schedules, found, data, name, missed, options)
+        made = schedules.made(schedules.cron(expression, tz), data, name, missed, options)
+        return schedules.declare(self.schedules, made, self._shard_named(made.name)._entries.many)
 
     def tick(self) -> list[Receipt]:
         """Make the ticks of all schedules that are due. Return the receipts of the added jobs.
 
         Workers do this by themselves. Without workers, call it at least once a minute.
         """
-        return self._drive(self._ask.make_all(self.schedules))
+        receipts: list[Receipt] = []
+        for schedule in list(self.schedules.values()):
+            ticked = self._make_ticks(schedule)
+            receipts += ticked.receipts
+            while ticked.receipts and ticked.again_in == 0:
+                ticked = self._make_ticks(schedule)
+                receipts += ticked.receipts
+        return [receipt for receipt in receipts if receipt]
+
+    def _make_ticks(self, schedule: Schedule) -> Ticked:
+        """Make the ticks of a schedule that are due, as many as fit into one call."""
+        one = self._shard_named(schedule.name)
+        return one._drive(schedules.make(schedule, one._entries.many))
 
     # ----------------------------------------------------------------- spark
 
@@ -463,22 +621,23 @@ class Queue(Sized):
 
         Every run needs a new name; by default a random name is used.
         """
-        return Write(self, self._ask.write(name))
+        return Write(self, name)
 
     def reader(self, name: str, *, epoch: int | None = None) -> Reader:
         """Return a reader, which claims jobs in batches. `epoch` is that of an open reader.
 
         Nothing is sent until it is opened.
         """
-        return Reader(self, self._ask.reader(name, epoch))
+        return Reader(self, name, epoch)
 
     def publish(self) -> int:
         """Turn committed rows into jobs if their process died before. Return how many."""
-        return self._drive(self._ask.publish())
+        return sum([one._drive(walks.publish()) for one in self._all()])
 
     def last_batch(self, writer: str) -> int | None:
         """Return the last batch that a writer has committed, or None."""
-        return self._run(self._ask.last_batch(writer))
+        [record] = self._run(write_calls.ledger(f"writer {inputs.checked_name('writer', writer)}"))
+        return int(record["batch"]) if record else None
 
     # ---------------------------------------------------------------- manage
 
@@ -489,30 +648,46 @@ class Queue(Sized):
         event and by `extend`, and however the job is settled, it ends as cancelled. With
         `running=False` a running job is left alone; only an update that waits for it is dropped.
         """
-        return self._run(self._ask.cancel(id, running))
+        utf8_name("id", id)
+        call = calls.cancel([id], running=arguments.flag("running", running))
+        [cancelled] = self._run(call, id)
+        return cancelled
 
     def cancel_matching(self, data: object, *, running: bool = True) -> int:
         """Cancel every job with this payload. Return how many. Checks 1000 jobs per call."""
-        return self._drive(self._ask.cancel_matching(data, running))
+        payload = codec.encode(data)
+        arguments.flag("running", running)
+        return sum(
+            [one._drive(walks.cancel_matching(payload, running=running)) for one in self._all()]
+        )
 
     def revive(self, id: str) -> bool:
         """Run a failed job again with fresh counts. Return False if it is not failed."""
-        return self._run(self._ask.revive(id))
+        utf8_name("id", id)
+        [revived] = self._run(calls.revive([id]), id)
+        return revived
 
     def set_result(self, id: str, result: object) -> None:
         """Store or replace the result of a job, with or without a lease, even after it has ended.
 
         Raises `JobNotFound`, or `WrongState` if the job keeps no result.
         """
-        self._run(self._ask.set_result(id, result))
+        utf8_name("id", id)
+        stored = self._run(calls.set_result(id, codec.encode_result(result)), id)
+        if stored == "0":
+            raise _not_found(id)
+        if stored == "n":
+            raise WrongState(f"{id}: the job keeps no result: add it with result_for")
 
     def pause(self) -> None:
         """Grant no leases until `resume`. Leased jobs continue."""
-        self._drive(self._ask.pause())
+        for one in self._all():
+            one._run(calls.pause())
 
     def resume(self) -> None:
         """Grant leases again."""
-        self._drive(self._ask.resume())
+        for one in self._all():
+            one._run(calls.resume())
 
     def tidy(
         self,
@@ -528,12 +703,29 @@ class Queue(Sized):
         also reclaim jobs that are held for more than `held_longer_than` seconds, whatever their
         lease, and drop failed jobs that were left alone for more than `failed_longer_than` seconds.
         """
-        return self._drive(self._ask.tidy(force, held_longer_than, failed_longer_than))
+        arguments.flag("force", force)
+        held = arguments.optional_ms("held_longer_than", held_longer_than)
+        failed = arguments.optional_ms("failed_longer_than", failed_longer_than)
+        back = self._to_the_back
+
+        def call() -> Call[calls.Step]:
+            return calls.tidy(to_the_back=back, force=force, failed_for_ms=failed)
+
+        def take_back(position: int) -> Call[tuple[int, int]]:
+            # 0 means every lease, even one granted in this millisecond.
+            return calls.recall(longer_than_ms=held or None, to_the_back=back, position=position)
+
+        moved = []
+        for one in self._all():
+            recall = None if held is None else walks.recall(take_back)
+            moved.append(one._drive(walks.tidy(call, recall)))
+        return sharding.summed(moved)
 
     @contextmanager
     def keep_tidy(self, *, every: Duration = 30) -> Iterator[None]:
         """Call `tidy` periodically while the block runs. Errors are logged."""
-        with repeat(self._ask.every(every), self.tidy, f"tidy {self.name}"):
+        pause = arguments.duration_ms("every", every, least=1) / 1000
+        with repeat(pause, self.tidy, f"tidy {self.name}"):
             yield
 
     def repair(self) -> list[Problem]:
@@ -541,22 +733,36 @@ class Queue(Sized):
 
         A job with a payload is never dropped: if it was in no set, it becomes ready.
         """
-        return self._drive(self._ask.repair())
+        return self._in_shards([one._drive(walks.repair()) for one in self._all()])
+
+    def _in_shards(self, found: list[list[Problem]]) -> list[Problem]:
+        """Join the problems of all shards; in a sharded queue, with the name of the shard."""
+        [problems] = found
+        return problems
 
     def register(self, *, alive_for: Duration = 60, **about: object) -> None:
         """Register this process in the directory of workers for `alive_for` seconds.
 
         The directory is only information: leases lapse whether or not their holder is registered.
         """
-        self._drive(self._ask.register(self.holder, alive_for, about))
+        alive_ms = arguments.duration_ms("alive_for", alive_for, least=1)
+        entry = inputs.about_worker(about)
+        for one in self._all():
+            one._run(calls.register(self.holder, alive_ms, entry))
 
     def workers(self) -> list[WorkerInfo]:
         """Return the registered workers, alive or not."""
-        return self._drive(self._ask.workers())
+        found = [one._run(calls.workers()) for one in self._all()]
+        return sharding.merged_workers(found)
 
     def fail_worker(self, worker: WorkerInfo | Lease | str) -> int:
         """Reclaim all jobs of a worker at once, counting a lapse for each. Return how many."""
-        return self._drive(self._ask.fail_worker(worker))
+        holder = inputs.holder_of(worker)
+
+        def call(position: int) -> Call[tuple[int, int]]:
+            return calls.recall(holder=holder, to_the_back=self._to_the_back, position=position)
+
+        return sum([one._drive(walks.recall(call)) for one in self._all()])
 
     def delete(self, *, idle_for: Duration | None = None) -> bool:
         """Delete the queue with all its jobs. Return whether nothing remains.
@@ -564,7 +770,9 @@ class Queue(Sized):
         With `idle_for`, delete it only if it is empty and not paused, and if no call changed or
         leased anything for so many seconds: to remove queues that are no longer used.
         """
-        return self._drive(self._ask.delete(idle_for))
+        idle_ms = arguments.optional_ms("idle_for", idle_for)
+        deleted = [one._run(calls.delete(idle_ms)) for one in self._all()]
+        return all(deleted)
 
     def close(self) -> None:
         """Close the connections. A later call opens new ones."""
@@ -575,3 +783,18 @@ class Queue(Sized):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __bool__(self) -> bool:
+        """Return True, even if the queue is empty."""
+        return True
+
+    def __len__(self) -> int:
+        """Return how many jobs wait: ready, parked and delayed."""
+        return (self.counts()).waiting
+
+
+def _not_found(id: str) -> JobNotFound:
+    return JobNotFound(
+        f"{id}: no job has this id. A job that ended is remembered only if it has result_for "
+        "or remember_for"
+    )

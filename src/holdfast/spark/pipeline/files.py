@@ -12,13 +12,16 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast import arguments
+from holdfast.codec import random_name
 from holdfast.errors import InvalidArgument
-from holdfast.names import random_name
 from holdfast.spark.pipeline.order import Stamp
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found
 
 _SPECIAL: Final = re.compile(r"([*?{}\[\]\\,])")
+_SUMMARIES: Final = frozenset({"_metadata", "_common_metadata"})
+"""Files of a directory of Parquet files that Spark reads for the schema."""
+_OF_STREAM: Final = "_spark_metadata"
 _CHUNK: Final = 64 * 1024
 _LINE_END: Final = re.compile(rb"\n(?!%b)" % codecs.BOM_UTF8)
 
@@ -57,29 +60,39 @@ class Files:
         for name in self.names(path):
             self.where(f"{path}/{name}")
 
-    def find(self, pattern: str, *, deep: bool = False) -> Iterator[Found]:
-        """Find the files that Spark would read, in the order of their names."""
+    def find(self, pattern: str) -> Iterator[Found]:
+        """Find the files that Spark may read, in the order of their names.
+
+        In directories it reads fewer, by rules of its own.
+        """
         where = self.where(pattern)
         for status in self._system(where).globStatus(where) or ():
             if status.isFile():
                 yield self._found(status, self.text(status.getPath()))
             else:
                 base = self.text(status.getPath())
-                yield from self._below(base, base, deep=deep)
+                yield from self._below(base, base)
 
-    def _below(self, directory: str, base: str, *, deep: bool) -> Iterator[Found]:
+    def _below(self, directory: str, base: str) -> Iterator[Found]:
         directories = []
         for status in self._statuses(directory):
             name = status.getPath().getName()
+            path = self.text(status.getPath())
+            if name in _SUMMARIES:
+                self.where(path)
+            if name == _OF_STREAM:
+                raise InvalidArgument(
+                    f"input {directory} is the output of a streaming query: its files count only "
+                    f"if {_OF_STREAM} names them. Copy it with a batch job, and read the copy"
+                )
             if name.startswith(".") or (name.startswith("_") and "=" not in name):
                 continue
-            path = self.text(status.getPath())
             if status.isFile():
                 yield self._found(status, path, base)
-            elif deep or "=" in name:
+            else:
                 directories.append(path)
         for path in directories:
-            yield from self._below(path, base, deep=deep)
+            yield from self._below(path, base)
 
     def _found(self, status: Any, path: str, base: str | None = None) -> Found:
         return Found(path, status.getLen(), status.getModificationTime(), base)
@@ -312,3 +325,8 @@ def for_spark(path: str) -> str:
 def as_url(path: str) -> str:
     """Return a path, or a pattern, with the scheme of its file system."""
     return f"file:{path}" if path.startswith("/") else path
+
+
+def path_of(url: str) -> str:
+    """Return the path of a file that Spark names with its scheme."""
+    return "/" + url.removeprefix("file:").lstrip("/") if url.startswith("file:") else url

@@ -34,6 +34,21 @@ class LogicalPlan:
         """Ask Spark's own index of what is in a plan, with its expressions and subqueries."""
         return bool(self.java.containsPattern(getattr(self.patterns, pattern)()))
 
+    def tells_time(self) -> bool:
+        """Tell whether Spark reads a constant text in it as a time, such as 'now' or 'to' || 'day'.
+
+        Spark's own optimizer does so, before all else, by the two rules that are asked here.
+        """
+        if not (self.has("CAST") or self.has("RUNTIME_REPLACEABLE")):
+            return False
+        jvm: Any = self.frame.sparkSession._jvm
+        rules = jvm.org.apache.spark.sql.catalyst.optimizer
+        replaced = getattr(getattr(rules, "ReplaceExpressions$"), "MODULE$")
+        told = getattr(getattr(rules, "SpecialDatetimeValues$"), "MODULE$")
+        queries = [one.java for node in self.root.all() for one in node.subqueries]
+        plain = (replaced.apply(java) for java in (self.java, *queries))
+        return any(not one.fastEquals(told.apply(one)) for one in plain)
+
     def is_correlated(self, operator: Operator) -> bool:
         """Tell whether an operator uses columns of a query around it."""
         return any(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from holdfast import JobNotFound, NewJob, Queue, Request, Server, Worker, arguments
+from holdfast.codec import new_id, utf8_name
 from holdfast.engine.library import LEAST_KEPT_MS
 from holdfast.errors import InvalidArgument
-from holdfast.names import new_id, utf8_name
 from holdfast.spark.pipeline import foreign, transforms
 from holdfast.spark.pipeline.formats import Format, input_options
 from holdfast.spark.pipeline.formats import output_options as checked_output_options

@@ -37,7 +37,13 @@ from holdfast.spark.pipeline.pinning import (
     settings_of,
     zone_here,
 )
-from holdfast.spark.pipeline.reading import divide, read_all, schema_in, schema_in_files
+from holdfast.spark.pipeline.reading import (
+    divide,
+    files_read,
+    read_all,
+    schema_in,
+    schema_in_files,
+)
 from holdfast.spark.pipeline.roots import Roots
 from holdfast.spark.pipeline.splitting import Found, split
 from holdfast.spark.pipeline.transforms import UnknownTransform
@@ -77,6 +83,7 @@ def plan_parts(
         files.make(order.staging)
         _try_to_write(spark, files, plan)
         files.write(f"{order.staging}/_plan.json", msgspec.json.encode(plan))
+    found = _only_read(found, files_read(spark, plan))
     total = 0
     for some in _chunks(files, plan, found, still_ours):
         for one in some:
@@ -217,12 +224,19 @@ def _found(files: Files, roots: Roots, order: Order) -> Iterator[Found]:
     base = None if given is None else roots.locate("options: basePath", given)
     seen: set[str] = set()
     for pattern in order.input:
-        for file in files.find(pattern, deep=order.has("recursiveFileLookup")):
+        for file in files.find(pattern):
             foreign.check_file(roots, file.path)
             foreign.refuse_own_input(order, file.path)
             if file.path not in seen:
                 seen.add(file.path)
                 yield file if base is None else file._replace(base=base)
+
+
+def _only_read(found: list[Found], wanted: set[str]) -> list[Found]:
+    """Return the files that Spark reads, of those that were found."""
+    if others := wanted - {file.path for file in found}:
+        raise OSError(f"{min(others)} came, or changed its name, while the input was listed")
+    return [file for file in found if file.path in wanted]
 
 
 def _chunk_path(order: Order, number: int) -> str:

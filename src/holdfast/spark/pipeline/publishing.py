@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from holdfast.client.status import Part
-from holdfast.names import random_name
+from holdfast.codec import random_name
 from holdfast.spark.pipeline import foreign
 from holdfast.spark.pipeline.files import Files
 from holdfast.spark.pipeline.formats import Format

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import codecs
 import json
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
-from holdfast.spark.pipeline.files import Files, as_url, for_spark
+from holdfast.spark.pipeline.files import Files, as_url, for_spark, path_of
 from holdfast.spark.pipeline.foreign import schema_json
 from holdfast.spark.pipeline.formats import own_options
 from holdfast.spark.pipeline.gate import relation_of, with_columns_of_files
@@ -51,6 +51,28 @@ def read_all(spark: SparkSession, order: Order) -> DataFrame:
     schema = _first_readable(spark, order, reader.schema("_ STRING").load(paths).inputFiles())
     # Directories add their columns, as in the whole input.
     return reader.schema(schema).load(paths)
+
+
+def files_read(spark: SparkSession, plan: Plan) -> set[str]:
+    """Return the paths of the files that one plain job would read, as Spark lists them.
+
+    Of directories, it leaves out what is beside directories like `day=1`, for example.
+    """
+    order = plan.order
+    schema = StructType.fromJson(schema_json(plan.schema))
+    reader = spark.read.format(order.format).options(**order.options).schema(schema)
+    frame = reader.load([as_url(path) for path in order.input])
+    relation = relation_of(frame)
+    if relation.partitionSchema().isEmpty():
+        return {path_of(unquote(url)) for url in frame.inputFiles()}
+    jvm: Any = spark._jvm
+    nothing = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
+    directories = relation.location().listFiles(nothing, nothing)
+    return {
+        path_of(str(some.apply(place).getPath().toString()))
+        for some in (directories.apply(number).files() for number in range(directories.size()))
+        for place in range(some.size())
+    }
 
 
 def schema_in(frame: DataFrame) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast import extras
-from holdfast.errors import InvalidArgument, WrongState
+from holdfast.errors import InvalidArgument, WrongState, install_command
 
 if TYPE_CHECKING:
     from holdfast.spark.pipeline.handle import Handle
@@ -112,7 +111,7 @@ def _plot() -> Any:
     try:
         import matplotlib as mpl  # noqa: PLC0415
     except ImportError:
-        raise InvalidArgument(f"a picture needs matplotlib: {extras.command('plot')}") from None
+        raise InvalidArgument(f"a picture needs matplotlib: {install_command('plot')}") from None
     mpl.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
 

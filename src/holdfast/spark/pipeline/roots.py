@@ -92,7 +92,7 @@ class Roots:
             return False
         if not path.startswith("/") and not _SCHEME.match(path):
             return False
-        return self._is_below(real(path))
+        return self._is_below(real(path)) and self._is_below(_behind_checksums(path))
 
     def _is_below(self, path: str) -> bool:
         return any(is_below(path, root) for root in self._roots)
@@ -146,6 +146,14 @@ def resolved(pattern: str) -> str:
 def real(path: str) -> str:
     """Follow all links of a path, which is taken literally. A store has none."""
     return path if _SCHEME.match(path) else os.path.realpath(path)
+
+
+def _behind_checksums(path: str) -> str:
+    """Return what Hadoop reads for the checksums of a file, if that is a link; else the file."""
+    directory, _, name = path.rpartition("/")
+    checksums = f"{directory}/.{name}.crc"
+    is_link = not _SCHEME.match(path) and os.path.islink(checksums)  # noqa: PTH114  # Names may be odd.
+    return real(checksums if is_link else path)
 
 
 def fixed(pattern: str) -> str:

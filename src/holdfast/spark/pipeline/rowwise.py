@@ -68,10 +68,6 @@ _KNOWN_AS: Final = {
     "Sort": "orderBy",
     "Window": "over",
 }
-_TOLD_DAY: Final = re.compile(
-    r"\b(?:cast|to_date|to_timestamp\w*)\(\s*(now|today|tomorrow|yesterday)\b(?!#)", re.IGNORECASE
-)
-"""Words that Spark reads as a time when it runs the query."""
 _OF_SESSION: Final = frozenset(
     {
         "current_catalog()",
@@ -234,12 +230,7 @@ def _moment(plan: LogicalPlan) -> str | None:
     """Return what stands for the time at which the query runs."""
     if plan.has("CURRENT_LIKE"):
         return _culprit(plan) or "the current time"
-    if plan.has("CAST") or plan.has("RUNTIME_REPLACEABLE"):
-        for node in plan.root.all():
-            for text in node.texts:
-                if found := _TOLD_DAY.search(text):
-                    return f"'{found[1]}' as a time"
-    return None
+    return "a word like 'now' or 'today' as a time" if plan.tells_time() else None
 
 
 def _culprit(plan: LogicalPlan) -> str | None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from holdfast import arguments
-from holdfast.client.asking import Asker
+from holdfast.client.inputs import Entries
 from holdfast.client.sharding import Sharding
 from holdfast.engine.call import Entry
 from holdfast.errors import HoldfastError, JobCancelled, LeaseLost, ServerUnavailable
@@ -205,15 +205,15 @@ class _ControlStub:
             raise _refusal(answer)
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
-        return list(self._ask.entries(new, {}))
+        return list(self._entries.many(new))
 
     @cached_property
-    def _ask(self) -> Asker:
+    def _entries(self) -> Entries:
         namer = None
         if self._given.shard:
             _, shards, number = self._given.shard
             namer = partial(Sharding(self.called, shards).namer_in, number)
-        return Asker(lambda: "", self._given.defaults, "rank", namer)
+        return Entries(self._given.defaults, namer)
 
 
 def _refusal(answer: frames.Extended) -> HoldfastError:
