@@ -20,8 +20,8 @@ import pytest
 from engine_support import own_server
 from faults.shells import SHELLS, Shell, open_queue
 from holdfast import AsyncQueue, AsyncServer, Queue, Server, ServerUnavailable
-from holdfast.connection import protocol
-from holdfast.connection.session import LEAST_SECONDS
+from holdfast.connection import retries
+from holdfast.connection.conversation import LEAST_SECONDS
 from support import DEADLINE, TestServer, wait_until
 
 BRIEFLY = 0.3
@@ -39,8 +39,6 @@ def for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all wait for an hour who do not know about patience."""
     for name in ("CONNECT", "REPLY", "FIND", "OTHERS", "START"):
         monkeypatch.setattr(f"holdfast.connection.conversation.{name}_SECONDS", HOUR)
-    for module in ("sockets", "streams"):
-        monkeypatch.setattr(f"holdfast.connection.{module}.FIND_SECONDS", HOUR)
 
 
 @pytest.fixture
@@ -221,7 +219,7 @@ def test_a_step_takes_no_longer_than_there_is_patience() -> None:
 
 @pytest.mark.parametrize(("ago", "some"), [(0, True), (14, True), (16, False), (100, True)])
 def test_a_process_that_was_stopped_did_not_use_up_its_patience(ago: float, some: bool) -> None:
-    tries = protocol.Tries("there", 15, since=time.monotonic() - ago)
+    tries = retries.Tries("there", 15, since=time.monotonic() - ago)
     assert (tries.left > 0) is some
 
 

@@ -16,13 +16,10 @@ import hiredis
 
 from holdfast.connection import protocol
 from holdfast.connection.address import Address, Node, shown
-from holdfast.errors import HoldfastError, ServerRefused
+from holdfast.errors import ServerRefused
 
 FIND_SECONDS: Final = 2.0
 """The timeout for looking something up on one server: another may answer instead."""
-
-HOPS: Final = 3
-"""How many redirects are followed without a pause. After more, the nodes disagree and need time."""
 
 Finding: TypeAlias = Generator[tuple[Address, bytes], Any, None]
 
@@ -32,7 +29,6 @@ writes until a Sentinel demotes it, which takes up to ten seconds; those writes 
 
 _SLOTS: Final = protocol.pack(b"CLUSTER", b"SLOTS")
 _ROLE: Final = protocol.pack(b"ROLE")
-_ASKING: Final = protocol.pack(b"ASKING")
 
 
 class Topology(Protocol):
@@ -64,16 +60,6 @@ class Topology(Protocol):
 
     def target(self, redirect: str, teller: Node) -> Node:
         """Return the node that a redirect names."""
-
-
-def topology_of(address: Address) -> Topology | None:
-    """Return a topology for a cluster or Sentinels; None for a single server."""
-    match address.kind:
-        case "cluster":
-            return Cluster(address)
-        case "sentinel":
-            return Sentinels(address)
-    return None
 
 
 class _Doubts:
@@ -258,60 +244,3 @@ class Sentinels(_Doubts):
             )
         host, port = reply
         return self._reached(host.decode(), int(port), sentinel)
-
-
-class RoutedTries(protocol.Tries):
-    """The retries of one call with several servers, including the choice of the next server."""
-
-    retriable = protocol.RETRIABLE | {"READONLY", "NOREPLICAS", "MOVED", "ASK"}
-
-    def __init__(self, topology: Topology, slot: int, *about: Any, **more: Any) -> None:
-        super().__init__(*about, **more)
-        self._topology = topology
-        self._slot = slot
-        self._hops = 0
-
-    def after_loss(self, error: OSError, *, sent: bool, node: Node | None = None) -> float:
-        self._leave(node)
-        return super().after_loss(error, sent=sent)
-
-    def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:
-        self._leave(node)  # One of its replicas may be the primary by now.
-        return super().after_few_copies(replicas, wanted)
-
-    def after_no_entry(self, error: ServerRefused, node: Node | None = None) -> float:
-        self._leave(node)
-        return super().after_no_entry(error)
-
-    def after_refusal(
-        self, before: object, reply: hiredis.ReplyError, node: Node | None = None
-    ) -> float:
-        word = protocol.word_of(reply)
-        if word in ("MOVED", "ASK") and node:
-            return self._redirect(word, reply, node)
-        if word != "NOSCRIPT":
-            self.ask_at = None
-        if word in self.retriable - {"TRYAGAIN"}:
-            self._leave(node)
-        pause = super().after_refusal(before, reply)
-        if self.ask_at:
-            self.first, self.ahead = self.first + _ASKING, self.ahead + 1
-        return pause
-
-    def _leave(self, node: Node | None) -> None:
-        self.ask_at = None
-        self.forget_script()
-        if node:
-            self._topology.lost(node)
-
-    def _redirect(self, word: str, reply: hiredis.ReplyError, teller: Node) -> float:
-        node = self._topology.target(str(reply), teller)
-        self.forget_script()
-        self.ask_at = None
-        if word == "MOVED":
-            self._topology.moved(self._slot, node)
-        else:  # For this call only: the slot is being migrated, so no node owns all its keys yet.
-            self.ask_at, self.first, self.ahead = node, _ASKING, 1
-        self._hops += 1
-        trouble: HoldfastError = protocol.refusal(reply)
-        return 0 if self._hops <= HOPS else self._pause_or_raise(trouble)
