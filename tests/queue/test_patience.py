@@ -70,6 +70,34 @@ def test_a_server_that_does_not_answer_any_more(shell: Shell, server: TestServer
         assert [job.id for job in queue.peek(9)] == ["before", "a"]
 
 
+def test_the_patience_of_a_call_begins_with_its_try_on_an_open_connection(
+    shell: Shell, server: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.connection.retries.SPARE_SECONDS", HOUR)
+    with open_queue(shell, "q", server.url, patience=BRIEFLY) as queue:
+
+        def adds() -> bool:
+            with suppress(ServerUnavailable):  # A slow machine is not a silent server.
+                queue.add(b"x")
+                return True
+            return False
+
+        wait_until(adds)
+        kind = AsyncServer if shell == "AsyncQueue" else Server
+        opened: list[object] = []
+
+        def count(*about: Any) -> Any:
+            opened.append(about)
+            return open_link(*about)
+
+        open_link = kind._open
+        monkeypatch.setattr(kind, "_open", count)
+        server.freeze()
+        assert "unknown: try again" in gives_up(queue)
+        assert not opened  # The try took longer than the patience, so there is no other.
+        server.thaw()
+
+
 def test_a_server_that_never_answered(shell: Shell, server: TestServer) -> None:
     server.freeze()
     with open_queue(shell, "q", server.url, patience=BRIEFLY) as queue:

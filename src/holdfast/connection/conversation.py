@@ -107,17 +107,6 @@ class Settings:
     credentials: Credentials | None = field(default=None, repr=False)
     client_name: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.credentials is not None and not callable(self.credentials):
-            raise InvalidArgument(
-                "credentials must be a function that returns a password or (user, password), not "
-                f"{type(self.credentials).__name__}"
-            )
-        if self.client_name is not None and not isinstance(self.client_name, str):
-            raise InvalidArgument(
-                f"client_name must be a str, not {type(self.client_name).__name__}"
-            )
-
 
 class Caller(Generic[L]):
     """The name and number of calls, one in flight at a time, and their connection.
@@ -236,6 +225,13 @@ class Conversations(Generic[L]):
     ) -> None:
         self.address = address = url if isinstance(url, Address) else parse(url)
         self.settings = Settings(address, patience, reply_within, credentials, client_name)
+        if credentials is not None and not callable(credentials):
+            raise InvalidArgument(
+                "credentials must be a function that returns a password or (user, password), not "
+                f"{type(credentials).__name__}"
+            )
+        if client_name is not None and not isinstance(client_name, str):
+            raise InvalidArgument(f"client_name must be a str, not {type(client_name).__name__}")
         self.session: Session[L] = Session()
         if patience is None:
             patience = PATIENCE_SECONDS if address.patience is None else address.patience

@@ -217,7 +217,7 @@ def opened(directory: Path) -> Iterator[int]:
     finally:
         os.close(first)
     try:
-        _must_be_private(directory, home)
+        _must_be_trusted(directory, home)
         yield home
     finally:
         os.close(home)
@@ -236,37 +236,35 @@ def _make(directory: Path) -> None:
     directory.chmod(0o700)
 
 
-def _must_be_private(directory: Path, home: int) -> None:
+def _must_be_trusted(directory: Path, home: int) -> None:
     found = os.fstat(home)
     if found.st_uid != os.geteuid():
         raise _not_ours(directory)
     names = set(os.listdir(home))
-    if found.st_mode & 0o077:
-        if names:  # It may be a home directory, or /tmp: then it stays as it is.
-            _must_be_of_a_server(directory, home, names)
-            raise InvalidArgument(
-                f"others can enter {directory}: run `chmod 700` on it, "
-                "or name another directory for the embedded server"
-            )
+    others_can_enter = bool(found.st_mode & 0o077)
+    if others_can_enter and not names:  # Else it may be a home directory, or /tmp: leave it alone.
         os.fchmod(home, 0o700)
+        others_can_enter = False
         names = set(os.listdir(home))  # Another user may have put something there until now.
         if not all(_is_our_file(home, name) for name in names):
             raise _not_ours(directory)
-    _must_be_of_a_server(directory, home, names)
-
-
-def _must_be_of_a_server(directory: Path, home: int, names: set[str]) -> None:
-    if read_stamp(home) is not None or all(_is_blank(name) for name in names):
-        return
-    locks = {"start.lock", "users.lock", "server.lock"}
-    if names >= {*locks, "server.conf"} and _read(home, "server.conf") == keeper.CONFIG:
-        return  # Holdfast 0.1, which had no marker, made this directory.
-    if MARKER in names:
-        raise _unreadable(directory / MARKER, home)
-    raise InvalidArgument(
-        f"{directory} is not empty and has no {MARKER}, so it is not the directory of an embedded "
-        "server, and Holdfast does not write into it: name another directory, empty or new"
-    )
+    if read_stamp(home) is None and not all(_is_blank(name) for name in names):
+        locks = {"start.lock", "users.lock", "server.lock"}
+        if names >= {*locks, "server.conf"} and _read(home, "server.conf") == keeper.CONFIG:
+            pass  # Holdfast 0.1, which had no marker, made this directory.
+        elif MARKER in names:
+            raise _unreadable(directory / MARKER, home)
+        else:
+            raise InvalidArgument(
+                f"{directory} is not empty and has no {MARKER}, so it is not the directory of an "
+                "embedded server, and Holdfast does not write into it: name another directory, "
+                "empty or new"
+            )
+    if others_can_enter:
+        raise InvalidArgument(
+            f"others can enter {directory}: run `chmod 700` on it, "
+            "or name another directory for the embedded server"
+        )
 
 
 def _unreadable(marker: Path, home: int) -> InvalidArgument:
