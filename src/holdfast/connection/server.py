@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import hiredis
 
@@ -266,29 +266,27 @@ class Server(Conversations[Link]):
         time.sleep(seconds)
 
 
-def _advance(steps: Steps[T]) -> Link:
-    """Carry out steps until a link is yielded; raise StopIteration with the result at the end."""
-    step = steps.send(None)
-    while not isinstance(step, Link):
-        try:
-            answer = step[0](*step[1:])
-        except BaseException as error:  # noqa: BLE001  # The steps handle it.
-            step = steps.throw(error)
-        else:
-            step = steps.send(answer)
-    return step
-
-
 def carry_out(steps: Steps[T]) -> T:
-    """Carry out the steps of a conversation and return its result."""
+    """Carry out the steps of a conversation until it ends, and return its result.
+
+    If the steps yield a link, as those of a watched call do once, it returns that instead.
+    """
     try:
-        _advance(steps)
+        step = steps.send(None)
+        while not isinstance(step, Link):
+            try:
+                answer = step[0](*step[1:])
+            except BaseException as error:  # noqa: BLE001  # The steps handle it.
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
     except StopIteration as done:
-        found: T = done.value
-        return found
-    finally:
+        step = done.value
+    except BaseException:
         steps.close()
-    raise AssertionError  # Only watched calls yield a link.
+        raise
+    found: T = step
+    return found
 
 
 class Sent(Generic[T]):
@@ -298,11 +296,7 @@ class Sent(Generic[T]):
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
-        try:
-            self._link = _advance(steps)
-        except BaseException:
-            steps.close()
-            raise
+        self._link = cast("Link", carry_out(steps))  # The steps of a watched call yield it.
 
     def fileno(self) -> int:
         """Return the descriptor: readable when the answer arrives or the connection is lost."""
