@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import hiredis
 
 from holdfast.connection import protocol
-from holdfast.connection.address import Address, Login, no_credentials, read_password
+from holdfast.connection.address import Address, Login, Node, no_credentials, read_password
 from holdfast.connection.conversation import Caller, Conversations, Steps, Subscription, Tried
 from holdfast.connection.server import explained, unspoken
 from holdfast.engine.call import Call
@@ -216,9 +216,21 @@ class AsyncServer(Conversations[AsyncLink]):
         """
         return await carry_out(self._queues())
 
+    async def primaries(self) -> Sequence[Node | None]:
+        """Return the servers that hold queues; None stands for a single server."""
+        return await carry_out(self._primaries())
+
+    async def where(self, slot: int) -> Node:
+        """Return the node that serves a slot; raise OSError or ServerRefused on failure."""
+        return await carry_out(self._where(slot))
+
     async def connect(self, slot: int) -> AsyncLink:
         """Connect to the server of a slot; raise OSError or ServerRefused on failure."""
         return await carry_out(self._connecting(slot))
+
+    async def connect_to(self, node: Node | None) -> AsyncLink:
+        """Connect to a node; None stands for a single server."""
+        return await carry_out(self._connect_to(node))
 
     async def close(self) -> None:
         """Close idle connections and leave the embedded server. A later call opens new ones."""

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 import hiredis
 
@@ -40,25 +40,25 @@ from holdfast.server.embedded import Embedded
 
 if TYPE_CHECKING:
     import asyncio
-    from typing import Self
+    from typing import Self, Unpack
 
 T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
 
-PATIENCE_SECONDS: Final = 15.0
+PATIENCE_SECONDS = 15.0
 
-LEAST_SECONDS: Final = 1.0
+LEAST_SECONDS = 1.0
 """The least timeout of one step of a call, even if the patience is shorter: a busy server is not
 lost."""
 
-CONNECT_SECONDS: Final = 5.0
-REPLY_SECONDS: Final = 10.0
+CONNECT_SECONDS = 5.0
+REPLY_SECONDS = 10.0
 
-OTHERS_SECONDS: Final = 3.0
+OTHERS_SECONDS = 3.0
 """How long to wait for the reply of one of several servers: another may have replaced it."""
 
-FIND_LEAST_SECONDS: Final = 0.25
+FIND_LEAST_SECONDS = 0.25
 """How long to wait for a node or Sentinel when the patience is used up."""
 
 Steps: TypeAlias = Generator[Any, Any, T]
@@ -106,6 +106,15 @@ class Settings:
     reply_within: Duration | None = None
     credentials: Credentials | None = field(default=None, repr=False)
     client_name: str | None = None
+
+
+class Changes(TypedDict, total=False):
+    """The settings that `Server.like` can change."""
+
+    patience: Duration | None
+    reply_within: Duration | None
+    credentials: Credentials | None
+    client_name: str | None
 
 
 class Caller(Generic[L]):
@@ -256,12 +265,12 @@ class Conversations(Generic[L]):
         self._listens = True  # False if the ACL forbids BLPOP: then it polls.
 
     @classmethod
-    def like(cls, other: Conversations[Any], **changes: Any) -> Self:
+    def like(cls, other: Conversations[Any], **changes: Unpack[Changes]) -> Self:
         """Return another client of the same server, with the same settings except `changes`.
 
         It has its own holder and connections.
         """
-        settings = {**vars(other.settings), **changes}
+        settings: dict[str, Any] = {**vars(other.settings), **changes}
         return cls(settings.pop("address"), **settings)
 
     def __repr__(self) -> str:

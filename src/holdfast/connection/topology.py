@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Generator
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import hiredis
 
@@ -31,60 +31,53 @@ _SLOTS: Final = protocol.pack(b"CLUSTER", b"SLOTS")
 _ROLE: Final = protocol.pack(b"ROLE")
 
 
-class Topology(Protocol):
+class Topology:
     """Knowledge about several servers. Threads share it; every change is one assignment."""
-
-    def where(self, slot: int) -> Node | None:
-        """Return the node that serves a slot, or None if it must be looked up first."""
-
-    def primaries(self) -> list[Node] | None:
-        """Return all nodes that serve slots; [] if the ACL hides them; None if to be looked up."""
-
-    def find(self) -> Finding:
-        """Look up which nodes serve which slots."""
-
-    def forget(self, slot: int) -> None:
-        """Look up this slot again before the next call."""
-
-    def lost(self, node: Node) -> None:
-        """Record that a server does not answer, or may not: look up again before the next call."""
-
-    def found(self, node: Node) -> None:
-        """Record that a server answers."""
-
-    def doubts(self, node: Node) -> bool:
-        """Return whether a server has not answered since it was lost."""
-
-    def moved(self, slot: int, node: Node) -> None:
-        """Record the node that serves a slot, from a redirect."""
-
-    def target(self, redirect: str, teller: Node) -> Node:
-        """Return the node that a redirect names."""
-
-
-class _Doubts:
-    """The servers that were lost and have not answered since."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._lost: frozenset[Node] = frozenset()
+        """The servers that were lost and have not answered since."""
+
+    def where(self, slot: int) -> Node | None:
+        """Return the node that serves a slot, or None if it must be looked up first."""
+        raise NotImplementedError
+
+    def primaries(self) -> list[Node] | None:
+        """Return all nodes that serve slots; [] if the ACL hides them; None if to be looked up."""
+        raise NotImplementedError
+
+    def find(self) -> Finding:
+        """Look up which nodes serve which slots."""
+        raise NotImplementedError
+
+    def forget(self, slot: int) -> None:
+        """Look up this slot again before the next call."""
+        raise NotImplementedError
+
+    def moved(self, slot: int, node: Node) -> None:
+        """Record the node that serves a slot, from a redirect. Only clusters redirect."""
 
     def lost(self, node: Node) -> None:
+        """Record that a server does not answer, or may not: look up again before the next call."""
         self._lost |= {node}
 
     def found(self, node: Node) -> None:
+        """Record that a server answers."""
         self._lost -= {node}
 
     def doubts(self, node: Node) -> bool:
+        """Return whether a server has not answered since it was lost."""
         return node in self._lost
+
+    def target(self, redirect: str, teller: Node) -> Node:
+        """Return the node that a redirect names."""
+        host, _, port = redirect.rpartition(" ")[2].rpartition(":")
+        return self._reached(host, int(port), teller)
 
     def _in_order(self, nodes: tuple[Node, ...]) -> list[Node]:
         """Return nodes to ask, in random order, but lost nodes last."""
         return sorted(nodes, key=lambda node: (node in self._lost, random.random()))
-
-    def target(self, redirect: str, teller: Node) -> Node:
-        host, _, port = redirect.rpartition(" ")[2].rpartition(":")
-        return self._reached(host, int(port), teller)
 
     def _reached(self, host: str, port: int, teller: Node) -> Node:
         """Return how to reach a host that a server named; without a name, it means itself."""
@@ -93,7 +86,7 @@ class _Doubts:
         return (teller[0] if host in ("", "?") else host), port
 
 
-class Cluster(_Doubts):
+class Cluster(Topology):
     """Which node serves which slot, from CLUSTER SLOTS and later redirects."""
 
     def __init__(self, address: Address) -> None:
@@ -168,7 +161,7 @@ def _no_cluster(node: Node) -> ServerRefused:
     )
 
 
-class Sentinels(_Doubts):
+class Sentinels(Topology):
     """The primary, named by a Sentinel recently and confirmed by the server itself."""
 
     def __init__(self, address: Address) -> None:
@@ -189,9 +182,6 @@ class Sentinels(_Doubts):
     def lost(self, node: Node) -> None:
         super().lost(node)
         self._primary = None
-
-    def moved(self, slot: int, node: Node) -> None:
-        """Do nothing: only clusters redirect."""
 
     def find(self) -> Finding:
         trouble: Exception | None = None
