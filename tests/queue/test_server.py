@@ -292,6 +292,27 @@ def test_an_answer_that_is_lost_while_nobody_reads_it_is_asked_for_again(
     assert queue.counts().leased == 1
 
 
+@pytest.mark.parametrize("listens", [True, False])
+def test_only_who_listens_for_work_has_longer_for_its_reply(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    """Who may not listen sleeps first, and then asks."""
+    limits: list[float] = []
+    limit = Link.limit
+
+    def note(link: Link, seconds: float) -> None:
+        limits.append(seconds)
+        limit(link, seconds)
+
+    queue.counts()
+    queue.server._listens = listens
+    monkeypatch.setattr(Link, "limit", note)
+    assert queue.lease(30, wait=0.05) is None
+    usual = queue.server._reply_seconds
+    assert (max(limits) > usual) is listens
+    assert limits[-1] == usual
+
+
 def test_a_call_that_is_cut_while_it_is_sent_is_sent_again(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

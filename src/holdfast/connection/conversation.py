@@ -353,32 +353,34 @@ class Conversations(Generic[L]):
         clean = False
         try:
             while True:
-                clean, sent, before = False, met is not None, None
+                clean, sent = False, met is not None
+                before: Any = None
+                replicas: Any = 0
                 try:
-                    if isinstance(met, OSError):
-                        raise met
-                    if met is not None:
-                        reply, met = met, None
-                    else:
+                    if met is None:
                         link = yield from self._link(caller, packer.slot, tries)
                         seconds = self._reply_seconds
                         if tries and self._reply_within is None:
                             seconds = self._step(seconds, tries.left)
                         if watched and (refused := (yield (link.settle,))):
                             raise protocol.refusal(refused)
-                        link.limit(seconds + wait)
+                        link.limit(seconds + wait if first else seconds)
                         sent = True
                         yield link.send, first + packed + copies
                         if watched:
                             watched = False
                             yield link
-                        if first:
-                            before = yield (link.read,)
+                        for n in range(ahead):
+                            answer = yield (link.read,)
+                            before = before if n else answer
                             link.limit(seconds)
-                            for _ in range(ahead - 1):
-                                yield (link.read,)
                         reply = yield (link.read,)
-                    replicas = (yield (link.read,)) if copies else 0
+                        if copies:
+                            replicas = yield (link.read,)
+                    elif isinstance(met, OSError):
+                        raise met
+                    else:
+                        reply, met = met, None
                     clean = True
                 except OSError as error:
                     met = None
