@@ -12,7 +12,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
@@ -122,17 +121,16 @@ _FIELD: Final = re.compile(r"\b(record|field)\.(\w+)")
 _BOUND: Final = re.compile(rf"\b({'|'.join(BOUNDS)})\b")
 
 
-@dataclass(frozen=True, eq=False)
 class Script:
     """A transition: header, the shared functions that it needs, body; named by its hash."""
 
-    name: str
-    flags: str = ""
+    __slots__ = ("changes", "flags", "name")
 
-    @property
-    def changes(self) -> bool:
+    def __init__(self, name: str, flags: str = "") -> None:
+        self.name = name
+        self.flags = flags
+        self.changes = "no-writes" not in flags
         """Whether calls carry a caller and a number, so that a repetition gets the same answer."""
-        return "no-writes" not in self.flags
 
     @property
     def text(self) -> bytes:

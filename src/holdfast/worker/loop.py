@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast import arguments
-from holdfast.connection.protocol import is_away, note_away, note_back
+from holdfast.connection.retries import is_away, note_away, note_back
 from holdfast.engine import calls
 from holdfast.errors import HoldfastError, JobCancelled, QueueFull, ServerUnavailable
 from holdfast.job import Extended, NewJob

@@ -11,7 +11,7 @@ from holdfast.client.aio.queue import AsyncQueue
 from holdfast.client.aio.sharded import AsyncShard, AsyncShardedQueue
 from holdfast.client.sync.queue import Queue
 from holdfast.client.sync.sharded import Shard, ShardedQueue
-from holdfast.connection.protocol import is_passing
+from holdfast.connection.retries import is_passing
 from holdfast.connection.server import Server
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.worker.reporting import fitting

@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from holdfast.connection import protocol
-from holdfast.connection.server import Server
-from holdfast.connection.sockets import Link
+from holdfast.connection.server import Link, Server
 from holdfast.errors import HoldfastError
 
 LISTEN_SECONDS: Final = 5.0
