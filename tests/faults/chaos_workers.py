@@ -21,7 +21,7 @@ from pathlib import Path
 from faults.journal import Began, Ended, Journal, Left, Order, Over, encode, now, read_order
 from faults.victims import raise_children
 from holdfast import AsyncRunningJob, Fail, Queue, Retry, RunningJob, Worker
-from holdfast.worker.executors.processes import child_process, executor
+from holdfast.worker.executors import child_process, processes
 from holdfast.worker.job import Run as AnyRun
 
 LEASE_SECONDS = 1.0
@@ -115,7 +115,7 @@ def hire(queue: Queue, journal: Journal, dice: random.Random) -> Worker:
         ahead=dice.choice((0, 0.02)),
     )
     worker.journal = Mortal.journal = journal
-    executor.Child = Mortal  # type: ignore[attr-defined]
+    processes.Child = Mortal  # type: ignore[attr-defined]
 
     @worker.handler
     @worker.failure_handler

@@ -8,7 +8,7 @@ import platform
 import pytest
 
 from holdfast import NewJob, Queue, RunningJob, Server, Worker, WorkerInfo
-from holdfast.worker.reporting import fitting
+from holdfast.worker.queues import fitting
 from support import wait_until
 from worker.support import Gate, Heard, at_work, is_done, worker_of, working
 

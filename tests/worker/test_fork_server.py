@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import Queue, RunningJob
-from holdfast.worker.executors.processes import fork_server, trees
+from holdfast.worker.executors import fork_server, trees
 from support import DEADLINE, TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
 from worker.support import (

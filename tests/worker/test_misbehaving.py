@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import Queue, RunningJob, Worker
-from holdfast.worker.executors.processes import child_process, trees
+from holdfast.worker.executors import child_process, trees
 from support import DEADLINE, wait_until
 from worker.families import Pids
 from worker.support import NEVER, Heard, at_work, shown, work_off, worker_of, working

@@ -19,7 +19,7 @@ WORKER = """
     import logging, sys, threading, time
     from pathlib import Path
     from holdfast import Hooks, Queue, Worker
-    from holdfast.worker.executors.base import EventLoop
+    from holdfast.worker.executors.event_loop import EventLoop
 
     EventLoop.ends_within = 60  # Who is ended has the time to say so.
 

@@ -27,11 +27,10 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.executors.base import EventLoop
-from holdfast.worker.executors.processes.guard import fork
+from holdfast.worker.executors.event_loop import EventLoop
+from holdfast.worker.executors.fork_server import fork
 from holdfast.worker.handlers import Handler
-from holdfast.worker.job import run
-from holdfast.worker.loop import ControlLoop
+from holdfast.worker.job import RunContext, run
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, command_on, wait_until, with_login
 from worker.support import (
@@ -199,7 +198,7 @@ def test_a_handler_that_ends_just_when_its_worker_leaves_is_settled_once(
 
 
 def test_what_was_given_back_stays_so_whatever_its_handler_comes_to() -> None:
-    control = cast("ControlLoop", SimpleNamespace(hooks=()))
+    control = cast("RunContext", SimpleNamespace(hooks=()))
     for body in (lambda job: None, lambda job: 1 / 0):
         job = RunningJob(Lease("a", b"", "holder.1"), Handler(body), control, 0)
         job.answer = GIVEN_BACK
@@ -453,8 +452,11 @@ def test_a_job_that_arrives_after_an_idle_worker_was_stopped_is_given_back(clock
         queue.add(b"", id="a", delay=60)
         worker.start()
         [control] = worker._controls.values()
-        asked_at, session = control._asked_at, control.queue.server.session
-        wait_until(lambda: control._asked_at > asked_at and session._idle, "it to find nothing")
+        held, session = control._held, control.queue.server.session
+        asked_at = held.asked_at
+        wait_until(
+            lambda: control._held.asked_at > asked_at and session._idle, "it to find nothing"
+        )
         server.freeze()
         clock.advance(60)  # The next call leases the job, and is answered after the stop.
         wait_until(lambda: not session._idle, "it to ask again")

@@ -24,7 +24,7 @@ import psutil
 
 from holdfast import arguments
 from holdfast.errors import InvalidArgument
-from holdfast.worker.executors.processes import trees
+from holdfast.worker.executors import trees
 from holdfast.worker.handlers import ExecutorKind
 
 log = logging.getLogger("holdfast")

@@ -1,4 +1,4 @@
-"""The functions that run jobs: registered by queue and name, looked up for each job.
+"""The functions that run jobs: registered by queue and name, looked up for each job. And hooks.
 
 Code never comes from the queue: a job names its handler, and only registered handlers run.
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from holdfast import arguments
 from holdfast.client.handlers import Declared
@@ -21,6 +21,9 @@ from holdfast.errors import InvalidArgument
 from holdfast.failures import DEFAULT_HANDLING, Handling
 from holdfast.job import Duration, Lease
 from holdfast.names import utf8_name
+
+if TYPE_CHECKING:
+    from holdfast.worker.job import RunningJob
 
 ExecutorKind = Literal["thread", "process", "async"]
 
@@ -58,6 +61,8 @@ class Handlers:
     def __init__(self, executor: ExecutorKind) -> None:
         self._executor = executor
         self._known: dict[tuple[str | None, object], Handler] = {}
+        self.are_mixed = False
+        """Whether there are both coroutine functions and plain functions."""
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -155,16 +160,12 @@ class Handlers:
                 f"there is a handler for {what}{of}{where} already: {self._known[queue, name].name}"
             )
         self._known[queue, name] = handler
-
-    def find(self, queue: str, name: str | None) -> Handler | None:
-        """Return the handler of this name for a queue, or None."""
-        return self._known.get((queue, name)) or self._known.get((None, name))
+        self.are_mixed = len({one.is_async for one in self._known.values()}) > 1
 
     def for_lease(self, queue: str, lease: Lease) -> Handler:
         """Return the handler for a leased job, or NO_HANDLER."""
-        if lease.failed:
-            return self.for_failures(queue) or NO_HANDLER
-        return self.find(queue, lease.facts.handler) or NO_HANDLER
+        name = _FAILURES if lease.failed else lease.facts.handler
+        return self._known.get((queue, name)) or self._known.get((None, name)) or NO_HANDLER
 
     def for_failures(self, queue: str) -> Handler | None:
         """Return the failure handler of a queue, or None."""
@@ -172,12 +173,8 @@ class Handlers:
 
     def at_once(self) -> int:
         """Return how many jobs one run takes: the smallest batch size of all handlers, or 1."""
-        named = (one for (_, name), one in self._known.items() if name is not _FAILURES)
-        return min((handler.batch for handler in named), default=0) or 1
-
-    def are_mixed(self) -> bool:
-        """Return whether there are both coroutine functions and plain functions."""
-        return len({handler.is_async for handler in self._known.values()}) > 1
+        named = [one.batch for (_, name), one in self._known.items() if name is not _FAILURES]
+        return min(named, default=0) or 1
 
     def names(self) -> list[str]:
         """Return the handler names that jobs may give."""
@@ -224,6 +221,11 @@ MOST_NAMES: Final = 100
 """The most names with a log line of their own; all others share one line."""
 
 
+def unknown_after(times: int) -> float:
+    """Return the delay, in seconds, of a job whose handler was missing `times` times before."""
+    return min(30.0 * 2.0 ** min(times, 10), 900.0)
+
+
 @dataclass(slots=True)
 class _Seen:
     log_at: float = 0.0
@@ -265,3 +267,42 @@ class Unknown:
             if len(self._seen) >= MOST_NAMES:
                 return None
         return key
+
+
+# ----------------------------------------------------------------------------- hooks
+
+
+class Hooks:
+    """Base class for callbacks: override methods and pass it to `Worker(hooks=[…])`.
+
+    `started` is called where the handler runs. The others are called in the control loop of the
+    queue, after the server has confirmed the event, so they should be quick. An exception in a hook
+    is logged.
+    """
+
+    def started(self, job: RunningJob) -> None:
+        """The handler is about to be called."""
+
+    def done(self, job: RunningJob) -> None:
+        """The job is completed."""
+
+    def retried(self, job: RunningJob, error: str) -> None:
+        """The handler raised, and the job will be retried."""
+
+    def failed(self, job: RunningJob, error: str) -> None:
+        """The job has failed: the handler raised `Fail`, or the job used up its retries."""
+
+    def released(self, job: RunningJob) -> None:
+        """The job was released, at no cost."""
+
+    def lapsed(self, job: RunningJob, reason: str) -> None:
+        """The run ended without an answer, and the job goes to another worker."""
+
+    def cancelled(self, job: RunningJob) -> None:
+        """The job was cancelled, and its handler is asked to stop."""
+
+    def lost(self, job: RunningJob) -> None:
+        """The lease is over: the result of this run counts only if the job was not leased again."""
+
+    def unknown(self, job: RunningJob) -> None:
+        """The worker has no such handler: the job is released for a worker that has it."""

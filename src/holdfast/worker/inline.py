@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from holdfast import arguments
 from holdfast.client.sync.queue import Queue
@@ -14,16 +14,14 @@ from holdfast.errors import HoldfastError, InvalidArgument, JobCancelled
 from holdfast.job import Duration, Extended, Lease, NewJob
 from holdfast.worker import outcomes
 from holdfast.worker.handlers import NO_HANDLER, Handler
-from holdfast.worker.job import AsyncRunningJob, Batch, Run, RunningJob, run, run_async
-from holdfast.worker.outcomes import Fail, Release, Retry
-from holdfast.worker.queues import called, own
-from holdfast.worker.reporting import report
+from holdfast.worker.job import AsyncRunningJob, Batch, Run, RunContext, RunningJob, run, run_async
+from holdfast.worker.outcomes import Fail, Release, Retry, report
+from holdfast.worker.queues import called, origin_of, own
 from holdfast.worker.worker import Worker
 
 if TYPE_CHECKING:
     from holdfast.client.aio.queue import AsyncQueue
     from holdfast.engine.call import Entry
-    from holdfast.worker.loop import ControlLoop
 
 LEASE_SECONDS: Final = 3600.0
 
@@ -69,7 +67,7 @@ def _check_no_loop(work: Run) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    work.control.queue.release_many(job.lease for job in work.jobs)
+    work.control.returned(work)
     raise InvalidArgument("within an event loop, await run_until_empty_async instead")
 
 
@@ -87,13 +85,13 @@ def _works(
             queue.tick()
         while work := _next(inlines):
             if len(ran) >= most:
-                work.control.queue.release_many(job.lease for job in work.jobs)
+                work.control.returned(work)
                 raise InvalidArgument(
                     f"{most} runs did not empty the queue: does a handler add its own job again?"
                 )
             yield work
             ran += work.jobs
-            cast("_Inline", work.control).settle(work.jobs)
+            work.control.finished(work)
             for job in work.jobs:
                 _raise_again(job.raised, raising)
     finally:
@@ -117,14 +115,20 @@ def _raise_again(raised: BaseException | None, raising: bool) -> None:
         raise raised
 
 
-class _Inline:
+class _Inline(RunContext):
     """Stands for the control loop of one queue."""
 
     def __init__(self, queue: Queue, worker: Worker) -> None:
         self.queue = queue
-        self.called = called(queue)
+        self.called, self.origin = called(queue), origin_of(queue)
         self.hooks = worker._hooks
         self._handlers = worker._handlers
+
+    def finished(self, work: Run) -> None:
+        self._settle(work.jobs)
+
+    def returned(self, work: Run) -> None:
+        self.queue.release_many(job.lease for job in work.jobs)
 
     def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
         wanted = arguments.seconds_or_none("seconds", seconds) or LEASE_SECONDS
@@ -164,9 +168,9 @@ class _Inline:
 
     def _job(self, lease: Lease, handler: Handler) -> RunningJob:
         kind = AsyncRunningJob if handler.is_async else RunningJob
-        return kind(lease, handler, cast("ControlLoop", self), math.inf)
+        return kind(lease, handler, self, math.inf)
 
-    def settle(self, jobs: Sequence[RunningJob]) -> None:
+    def _settle(self, jobs: Sequence[RunningJob]) -> None:
         left = dict.fromkeys(jobs)
         while done := outcomes.completed(left):
             call = calls.complete([outcomes.settle_of(job) for job in done])
@@ -180,7 +184,7 @@ class _Inline:
             except HoldfastError as error:
                 if not outcomes.turn_down(settlement, error):
                     raise
-                self.settle(settlement.jobs)
+                self._settle(settlement.jobs)
 
     def _report(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         for job, ok in zip(jobs, counted, strict=True):

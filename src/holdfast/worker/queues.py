@@ -1,28 +1,40 @@
-"""The queues of a worker: checks the argument `queues`, and opens the worker's own connections."""
+"""The queues of a worker: its connections to them, its entries there, and their schedules."""
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from holdfast import arguments
 from holdfast.client.aio.queue import AsyncQueue
 from holdfast.client.aio.sharded import AsyncShard, AsyncShardedQueue
+from holdfast.client.asking import Asker
+from holdfast.client.schedules import Ticked
+from holdfast.client.sharding import Sharding
 from holdfast.client.sync.queue import Queue
 from holdfast.client.sync.sharded import Shard, ShardedQueue
+from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.connection.protocol import is_passing
 from holdfast.connection.server import Server
-from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.worker.reporting import fitting
+from holdfast.errors import HoldfastError, InvalidArgument, ServerUnavailable
+from holdfast.worker.job import Origin
 
 if TYPE_CHECKING:
-    from holdfast.client.sharding import Sharding
+    from holdfast.engine.call import Entry
+    from holdfast.job import NewJob
     from holdfast.worker.handlers import ExecutorKind, Handlers
     from holdfast.worker.leases import HeldJobs
-    from holdfast.worker.shared import Shared
+    from holdfast.worker.slots import Shared
 
     AnyQueue = Queue | AsyncQueue
+
+log = logging.getLogger("holdfast")
 
 CHECK_SECONDS: Final = 0.5
 """The start of a worker does not wait longer for one server: others may answer."""
@@ -67,11 +79,19 @@ def called(queue: AnyQueue) -> str:
     return queue.sharding.name if isinstance(queue, Shard | AsyncShard) else queue.name
 
 
-def shard_of(queue: AnyQueue) -> tuple[str, int, int] | None:
-    """Return queue name, number of shards and number of this shard; None if it is not a shard."""
-    if isinstance(queue, Shard | AsyncShard):
-        return queue.sharding.name, queue.sharding.count, queue.number
-    return None
+def origin_of(queue: AnyQueue) -> Origin:
+    """Return what a child process has to know of a queue."""
+    shard = (queue.sharding.count, queue.number) if isinstance(queue, Shard | AsyncShard) else None
+    return Origin(called(queue), shard, queue.defaults)
+
+
+def entries(origin: Origin, new: Iterable[NewJob]) -> list[Entry]:
+    """Check and encode follow-ups, in a process that has no connection to the queue."""
+    namer = None
+    if origin.shard:
+        shards, number = origin.shard
+        namer = partial(Sharding(origin.queue, shards).namer_in, number)
+    return list(Asker(lambda: "", origin.defaults, "rank", namer).entries(new, {}))
 
 
 def own(queues: Iterable[AnyQueue], lease: float) -> list[Queue]:
@@ -149,6 +169,72 @@ class Presence:
         self.tell(alive_for=0.001)
 
 
+def fitting(about: Mapping[str, object]) -> dict[str, object]:
+    """Return a worker's entry, cut down to the size that the directory accepts."""
+    fits = dict(about)
+    for name in ("notes", "running", "handlers", "coroutines", "queues"):
+        while (listed := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
+            assert isinstance(listed, list)
+            # List all handlers or none: in a partial list some would seem to be missing.
+            all_or_none = name in ("handlers", "coroutines")
+            fits[name] = None if all_or_none else listed[: len(listed) // 2]
+    return fits
+
+
+# ----------------------------------------------------------------------------- schedules
+
+
+LOOK_SECONDS: Final = 60.0
+"""The longest time between two checks: the server's clock may be set."""
+MOVED_SECONDS: Final = 1.0
+"""The same for a queue whose clock a test moves."""
+REFUSED_SECONDS: Final = 5.0
+"""The pause after a refused tick, for example because the server is full."""
+
+
+class Ticker:
+    """Makes the ticks of schedules in a control loop."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._longest = MOVED_SECONDS if queue.clock else LOOK_SECONDS
+        self._look_at: dict[str, float] = {}
+        self._in_trouble: set[str] = set()
+
+    def next_at(self) -> float:
+        """Return when the next tick is due, on the monotonic clock."""
+        return min(
+            [self._look_at.get(name, 0.0) for name in list(self._queue.schedules)],
+            default=math.inf,
+        )
+
+    def tick(self) -> None:
+        """Make the ticks that are due. A refused tick does not stop the worker."""
+        for name, schedule in list(self._queue.schedules.items()):
+            if time.monotonic() < self._look_at.get(name, 0.0):
+                continue
+            try:
+                ticked: Ticked = self._queue._drive(self._queue._ask.make(schedule))
+            except ServerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  # A user's time zone class may raise anything.
+                self._complain(name, error)
+                ticked = Ticked([], REFUSED_SECONDS)
+            else:
+                self._in_trouble.discard(name)
+            again_in = self._longest if ticked.again_in is None else ticked.again_in
+            self._look_at[name] = time.monotonic() + min(again_in, self._longest)
+
+    def _complain(self, name: str, error: Exception) -> None:
+        """Log the error once, not on every retry."""
+        if name not in self._in_trouble:
+            self._in_trouble.add(name)
+            unexpected = None if isinstance(error, HoldfastError) else error
+            log.warning(
+                "%s: its ticks cannot be made; trying again: %s", name, error, exc_info=unexpected
+            )
+
+
 # --------------------------------------------------------- what a worker says when it starts
 
 
@@ -175,8 +261,8 @@ def _places(queues: Collection[AnyQueue]) -> list[str]:
     """Return one text per server with its queues. Addresses are written without passwords."""
     found: dict[str, dict[str, None]] = {}
     for queue in queues:
-        shard = shard_of(queue)
-        name = f"{called(queue)} ({shard[1]} shards)" if shard else called(queue)
+        shard = origin_of(queue).shard
+        name = f"{called(queue)} ({shard[0]} shards)" if shard else called(queue)
         found.setdefault(str(queue.server.address), {})[name] = None
     return [
         f"{'queue' if len(names) == 1 else 'queues'} {', '.join(names)} on {server}"

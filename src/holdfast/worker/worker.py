@@ -16,18 +16,16 @@ from holdfast import arguments
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.failures import Handling
 from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
-from holdfast.worker.executors.base import EventLoop, Threads
-from holdfast.worker.executors.processes.child_process import Limits
-from holdfast.worker.executors.processes.executor import Processes
-from holdfast.worker.handlers import ExecutorKind, Handlers
-from holdfast.worker.hooks import Hooks, any_hears_starts
+from holdfast.worker.executors.child_process import Limits
+from holdfast.worker.executors.event_loop import EventLoop
+from holdfast.worker.executors.processes import Processes
+from holdfast.worker.executors.threads import Threads
+from holdfast.worker.handlers import ExecutorKind, Handlers, Hooks
 from holdfast.worker.loop import ControlLoop
-from holdfast.worker.pace import Pace
+from holdfast.worker.outcomes import lines_about
 from holdfast.worker.queues import called, check_servers, described, own, weighted
-from holdfast.worker.reporting import lines_about
-from holdfast.worker.shared import Shared
-from holdfast.worker.signals import StopRequest, handle_signals
-from holdfast.worker.slots import Slots
+from holdfast.worker.slots import Pace, Shared, Slots
+from holdfast.worker.wakeup import StopRequest, handle_signals
 
 if TYPE_CHECKING:
     from typing import Self
@@ -496,5 +494,6 @@ def _limits(
             if executor != "process":
                 raise InvalidArgument(f'{name} is for executor="process", not {executor!r}')
     # Not ahead if memory is checked after each job, or a hook is called before each.
-    ahead = megabytes is None and not any_hears_starts(hooks)
+    hears_starts = any(type(hook).started is not Hooks.started for hook in hooks)
+    ahead = megabytes is None and not hears_starts
     return Limits(jobs, megabytes, ahead)

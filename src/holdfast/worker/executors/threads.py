@@ -1,4 +1,4 @@
-"""A pool of threads that take runs from one queue. Its size may change at any time.
+"""Runs plain functions in a pool of threads, whose size may change at any time.
 
 Sleeping threads are woken one at a time: a thread that takes a run and leaves others waiting wakes
 the next thread. So short runs are done by a few awake threads, without a thread switch for each.
@@ -8,14 +8,16 @@ When runs take long, all threads are awake within a millisecond.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
+from types import FrameType
 
-from holdfast.worker.job import Run
+from holdfast.worker.job import Run, RunningJob, run
 
 log = logging.getLogger("holdfast")
 
@@ -160,3 +162,35 @@ class ThreadPool:
     def close(self) -> None:
         """Stop starting runs."""
         self.resize(0)
+
+
+class Threads(ThreadPool):
+    """A pool of threads. A thread cannot be stopped: its handler checks `job.cancelled`."""
+
+    ends_within = 0.0
+
+    def __init__(self, count: int) -> None:
+        super().__init__("holdfast handler", self._run_all, count)
+
+    def _run_all(self, _number: int, works: Iterator[Run]) -> None:
+        for work in works:
+            run(work)
+            work.control.finished(work)
+
+    def stop_job(self, job: RunningJob) -> None:
+        pass
+
+    def begun(self) -> list[tuple[Run, str]]:
+        # Found on the stacks: recording each run would cost more than a short run takes.
+        found = ((here, self._run_of(top)) for here, top in sys._current_frames().items())  # noqa: SLF001
+        # The format of faulthandler.
+        return [(work, f"Thread 0x{here:016x}") for here, work in found if work]
+
+    def _run_of(self, frame: FrameType | None) -> Run | None:
+        """Return the run that a thread of this pool is executing, found on its stack."""
+        while frame and frame.f_code is not run.__code__:
+            frame = frame.f_back
+        if frame is None or frame.f_back is None or frame.f_back.f_locals.get("self") is not self:
+            return None
+        work: Run = frame.f_locals["work"]
+        return work

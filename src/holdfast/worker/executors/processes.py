@@ -13,11 +13,11 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from holdfast.worker.executors.processes.child import Channel, live
-from holdfast.worker.executors.processes.child_process import KILL_SECONDS, Child, Limits
-from holdfast.worker.executors.processes.fork_server import ForkServer
-from holdfast.worker.executors.processes.shared_memory import Board
-from holdfast.worker.executors.thread_pool import ThreadPool
+from holdfast.worker.executors.child import Channel, live
+from holdfast.worker.executors.child_process import KILL_SECONDS, Child, Limits
+from holdfast.worker.executors.fork_server import ForkServer
+from holdfast.worker.executors.messages import Board
+from holdfast.worker.executors.threads import ThreadPool
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.job import Run, RunningJob, is_wanted
 from holdfast.worker.outcomes import Answer, lapsed

@@ -19,13 +19,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holdfast.errors import HoldfastError, JobCancelled, ServerUnavailable
-from holdfast.worker.executors.processes import frames, trees
-from holdfast.worker.executors.processes.fork_server import ForkServer
-from holdfast.worker.executors.processes.shared_memory import NUMBERS, Board
+from holdfast.worker.executors import messages, trees
+from holdfast.worker.executors.fork_server import ForkServer
+from holdfast.worker.executors.messages import NUMBERS, Board
 from holdfast.worker.job import Run, RunningJob, end, start, time_allowed
-from holdfast.worker.outcomes import Answer, RaisedElsewhere, ended, lapsed, timed_out
-from holdfast.worker.pace import Pace
-from holdfast.worker.queues import shard_of
+from holdfast.worker.outcomes import RaisedElsewhere, Stop, ended, lapsed
+from holdfast.worker.slots import Pace
 from holdfast.worker.wakeup import Waiter
 
 log = logging.getLogger("holdfast")
@@ -79,7 +78,7 @@ class Child:
         self._spawned = spawned = fork_server.spawn(slot)
         self._pid = spawned.pid
         self._tickets = spawned.tickets
-        self._line = frames.Line(spawned.connection, frames.read_from_child)
+        self._line = messages.Line(spawned.connection, messages.read_from_child)
         self._death: trees.Death | None = None
         self._lock = threading.Lock()
         """Held while runs are sent to the child or taken back."""
@@ -105,7 +104,7 @@ class Child:
         """Return whether the process is still there: it may have died while it was idle."""
         try:
             self._line.drop_unread()
-        except (OSError, EOFError, frames.Garbled):
+        except (OSError, EOFError, messages.Garbled):
             return False
         return True
 
@@ -139,7 +138,7 @@ class Child:
         packed: list[bytes] = []
         for work in works:
             number = (self._number + 1) % NUMBERS
-            message = frames.pack(_message(number, work))
+            message = messages.pack(_message(number, work))
             sent = self._sent + len(message)
             if not self._given and not given:
                 self._begin(work)
@@ -188,7 +187,7 @@ class Child:
         over: list[Run] = []
         try:
             why = self._listen(first.work, over)
-        except (OSError, frames.Garbled):
+        except (OSError, messages.Garbled):
             why = "it broke the connection to the worker"
         if over:
             self._note(over)
@@ -252,7 +251,7 @@ class Child:
             with self._lock:
                 self._unstarted += self._take_unstarted()
         if now >= self._kill_at:
-            return work.jobs[0].stop_reason or "its lease is over"
+            return "its lease is over"
         most = self._limits.megabytes
         if most and trees.has_more_than(self._pid, most):
             return f"it used more than {most} MB"
@@ -261,7 +260,7 @@ class Child:
         if now >= self._over_at:
             self._over_at = math.inf
             for job in work.jobs:
-                job.stop_reason = job.stop_reason or timed_out(time_allowed(work) or 0)
+                job.stop_reason = job.stop_reason or Stop.TIMEOUT
         unwanted = [place for place, job in enumerate(work.jobs) if job.cancelled]
         for place in unwanted:
             self._board.tell_to_stop(self._slot, number, place)
@@ -313,38 +312,38 @@ class Child:
         """Handle messages of the child: answers, progress and extensions."""
         for message in self._line.ready():
             if (first := self._first()) is None:
-                raise frames.Garbled
+                raise messages.Garbled
             work = first.work
-            if isinstance(message, frames.Answers):
+            if isinstance(message, messages.Answers):
                 self._take_answers(work, message)
                 with self._lock:
                     self._given.popleft()
                 self._read = max(self._read, first.sent)
                 over.append(work)
-            elif isinstance(message, frames.Progress):
+            elif isinstance(message, messages.Progress):
                 _job(work, message.number).progress(message.fraction, message.note)
-            elif isinstance(message, frames.Extend):
+            elif isinstance(message, messages.Extend):
                 # In a new thread: the server may be lost, and this thread must watch the timeout.
                 job = _job(work, message.number)
                 threading.Thread(target=self._extend, args=(job, message), daemon=True).start()
 
-    def _extend(self, job: RunningJob, message: frames.Extend) -> None:
+    def _extend(self, job: RunningJob, message: messages.Extend) -> None:
         """Extend a lease for its handler."""
-        answer = frames.Extended()
+        answer = messages.Extended()
         try:
             job.control.extend_now(job, message.seconds)
         except HoldfastError as error:
             why = str(error) or type(error).__name__
-            answer = frames.Extended(
+            answer = messages.Extended(
                 why, isinstance(error, ServerUnavailable), isinstance(error, JobCancelled)
             )
         with suppress(OSError):  # It may have ended meanwhile.
-            self._line.post(frames.pack(answer))
+            self._line.post(messages.pack(answer))
             self.waiter.rouse()  # The rest may have to be flushed.
 
-    def _take_answers(self, work: Run, message: frames.Answers) -> None:
+    def _take_answers(self, work: Run, message: messages.Answers) -> None:
         if len(message.jobs) != len(work.jobs):
-            raise frames.Garbled
+            raise messages.Garbled
         for job, answered in zip(work.jobs, message.jobs, strict=True):
             if job.answer is None:
                 job.answer = answered.answer
@@ -356,8 +355,8 @@ class Child:
     def _take_last_words(self, work: Run) -> None:
         if words := self._board.last_words(self._slot):
             try:
-                self._take_answers(work, frames.read_last_words(words))
-            except (msgspec.DecodeError, frames.Garbled):
+                self._take_answers(work, messages.read_last_words(words))
+            except (msgspec.DecodeError, messages.Garbled):
                 log.warning("%s: its process left an unreadable answer", work.jobs[0].id)
 
     # ------------------------------------------------------------------------- end
@@ -382,7 +381,8 @@ class Child:
             self._take_last_words(ran[0])
         for work in ran:
             for job in work.jobs:
-                job.answer = job.answer or _after_the_end(job, why or how)
+                over = ended(job, time_allowed(work)) if job.cancelled else lapsed(why or how)
+                job.answer = job.answer or over
             if work.started_at is None:
                 start(work)
             end(work)
@@ -415,19 +415,13 @@ class Child:
             self._death.close()
 
 
-def _message(number: int, work: Run) -> frames.Jobs:
-    queue = work.control.queue
+def _message(number: int, work: Run) -> messages.Jobs:
     leases = [job.lease for job in work.jobs]
     lapses_at = min(job.lapses_at for job in work.jobs)
-    return frames.Jobs(number, queue.name, leases, lapses_at, shard_of(queue), queue.defaults)
+    return messages.Jobs(number, work.control.origin, leases, lapses_at)
 
 
 def _job(work: Run, number: int) -> RunningJob:
     if not 0 <= number < len(work.jobs):
-        raise frames.Garbled
+        raise messages.Garbled
     return work.jobs[number]
-
-
-def _after_the_end(job: RunningJob, why: str) -> Answer:
-    """Return the answer for a job whose process was killed or died."""
-    return ended(job.stop_reason) if job.cancelled else lapsed(why)
