@@ -56,7 +56,7 @@ WORKER = """
 
     def tell():
         controls = worker._controls
-        while not controls or not all(one.is_leaving() for one in controls.values()):
+        while not controls or not all(one.leave_at is not None for one in controls.values()):
             time.sleep(0.005)
             controls = dict(worker._controls)
         print("stopping")

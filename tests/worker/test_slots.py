@@ -200,8 +200,7 @@ def test_the_places_of_one_who_is_not_answered_are_lent_to_others() -> None:
     slots.lend()
     assert (a.take(), b.take()) == (0, 0)
     a.answered(first)
-    a.answered(second)
-    a.free(3)
+    a.answered(second, used=1)
     assert (a.take(), b.take(), slots.free) == (0, 0, 0)
     b.free(4)
     a.free(1)
@@ -214,7 +213,7 @@ def test_the_places_of_one_who_was_answered_are_not_lent() -> None:
     a.want_more()
     asking = a.ask(a.take())
     asking.since -= NEVER
-    a.answered(asking)
+    a.answered(asking, used=4)
     b.want_more()
     slots.lend()
     assert b.take() == 0

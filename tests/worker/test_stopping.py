@@ -61,7 +61,7 @@ def in_a_thread(ask: Callable[[], object]) -> Iterator[list[object]]:
 
 
 def is_stopping(worker: Worker) -> bool:
-    return all(control._leave_at is not None for control in worker._controls.values())
+    return all(control.leave_at is not None for control in worker._controls.values())
 
 
 # ----------------------------------------------------------------------- drain
@@ -403,7 +403,7 @@ def test_an_idle_worker_does_not_use_its_grace_to_wait_for_a_server_that_is_lost
         worker.start()
         controls = list(worker._controls.values())
         wait_until(lambda: is_done(queue), "the job to be done")
-        wait_until(lambda: not any(control._held for control in controls), "it to know that")
+        wait_until(lambda: not any(control._held.jobs for control in controls), "it to know that")
         if how == "killed":
             server.kill()
         else:
@@ -498,7 +498,9 @@ def test_nothing_begins_after_a_worker_was_stopped_without_its_server(kind: Kind
         callers = set(session._idle)
         queue.add(b"", id="slow")
         queue.add_many([b""] * 20)
-        wait_until(lambda: "slow" in begun and len(control._held) > 5, "some to wait behind it")
+        wait_until(
+            lambda: "slow" in begun and len(control._held.jobs) > 5, "some to wait behind it"
+        )
         callers.update(session._idle)
         server.freeze()
         wait_until(lambda: callers - {*session._idle}, "it to ask the server that is lost")

@@ -63,6 +63,9 @@ class Handlers:
         self._known: dict[tuple[str | None, object], Handler] = {}
         self.are_mixed = False
         """Whether there are both coroutine functions and plain functions."""
+        self.at_once = 1
+        """How many jobs one run takes: the smallest batch size of all handlers, or 1."""
+        self.unknown = Unknown()
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -161,6 +164,8 @@ class Handlers:
             )
         self._known[queue, name] = handler
         self.are_mixed = len({one.is_async for one in self._known.values()}) > 1
+        named = [one.batch for (_, name), one in self._known.items() if name is not _FAILURES]
+        self.at_once = min(named, default=0) or 1
 
     def for_lease(self, queue: str, lease: Lease) -> Handler:
         """Return the handler for a leased job, or NO_HANDLER."""
@@ -171,29 +176,26 @@ class Handlers:
         """Return the failure handler of a queue, or None."""
         return self._known.get((queue, _FAILURES)) or self._known.get((None, _FAILURES))
 
-    def at_once(self) -> int:
-        """Return how many jobs one run takes: the smallest batch size of all handlers, or 1."""
-        named = [one.batch for (_, name), one in self._known.items() if name is not _FAILURES]
-        return min(named, default=0) or 1
-
     def names(self) -> list[str]:
         """Return the handler names that jobs may give."""
         return sorted({name for _, name in self._known if isinstance(name, str)})
 
     def about(self, queue: str) -> dict[str, object]:
         """Return the entry in the directory of workers about the handlers of a queue."""
-        here = {
-            name: handler
-            for (of, name), handler in tuple(self._known.items())
-            if of in (None, queue) and name is not _FAILURES
-        }
-        about: dict[str, object] = {
-            "executor": self._executor,
-            "handlers": sorted(name for name in here if isinstance(name, str)),
-            "unnamed": None in here,
-        }
-        if self._executor == "thread" and any(one.is_async for one in here.values()):
-            about["coroutines"] = [name for name, one in here.items() if one.is_async]
+        names, coroutines = [], []
+        about: dict[str, object] = {"executor": self._executor, "unnamed": False}
+        for (of, name), handler in tuple(self._known.items()):
+            if of not in (None, queue) or name is _FAILURES:
+                continue
+            if name is None:
+                about["unnamed"] = True
+            else:
+                names.append(str(name))
+            if handler.is_async:
+                coroutines.append(name)
+        about["handlers"] = sorted(set(names))
+        if self._executor == "thread" and coroutines:
+            about["coroutines"] = list(dict.fromkeys(coroutines))
         return about
 
     def take_nameless(self) -> bool:

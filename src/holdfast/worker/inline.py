@@ -16,7 +16,7 @@ from holdfast.worker import outcomes
 from holdfast.worker.handlers import NO_HANDLER, Handler
 from holdfast.worker.job import AsyncRunningJob, Batch, Run, RunContext, RunningJob, run, run_async
 from holdfast.worker.outcomes import Fail, Release, Retry, report
-from holdfast.worker.queues import called, origin_of, own
+from holdfast.worker.queues import origin_of, own
 from holdfast.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ class _Inline(RunContext):
 
     def __init__(self, queue: Queue, worker: Worker) -> None:
         self.queue = queue
-        self.called, self.origin = called(queue), origin_of(queue)
+        self.origin = origin_of(queue)
+        self.called = self.origin.queue
         self.hooks = worker._hooks
         self._handlers = worker._handlers
 

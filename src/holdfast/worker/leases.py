@@ -68,6 +68,8 @@ class LeaseCall:
     """The slots that it asks to fill."""
     most: int
     """The most jobs that it may return."""
+    failed: bool
+    """Whether it asks for failed jobs."""
     completed: Sequence[RunningJob]
     """The jobs that it completes."""
     asked_at: float
@@ -83,7 +85,7 @@ class HeldJobs:
         self._queue = queue
         self._share = share
         self._shared = shared
-        self._jobs: dict[RunningJob, None] = {}
+        self.jobs: dict[RunningJob, None] = {}
         self.unsettled: dict[RunningJob, None] = {}
         """Jobs whose run is over and for which no call to the server has been sent."""
         self.refused = outcomes.Refused(queue.name)
@@ -98,20 +100,14 @@ class HeldJobs:
         self._missing: Counter[str] = Counter()
         """How often the handler of a job was missing."""
 
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def __contains__(self, job: RunningJob) -> bool:
-        return job in self._jobs
-
     def running(self) -> list[RunningJob]:
         """Return the jobs whose handlers run. Thread-safe."""
-        jobs = tuple(self._jobs)
+        jobs = tuple(self.jobs)
         return [job for job in jobs if job.started_at is not None and not job.answer]
 
     def unanswered(self) -> list[RunningJob]:
         """Return the jobs whose run is not over, started or not. Thread-safe."""
-        return [job for job in tuple(self._jobs) if not job.answer]
+        return [job for job in tuple(self.jobs) if not job.answer]
 
     def answer(self, job: RunningJob, answer: Answer | None = None) -> None:
         """Record that the run of a job is over, with its own answer or with this one."""
@@ -122,10 +118,10 @@ class HeldJobs:
         """Drop all jobs, and a call that is not answered: the leases will lapse."""
         if self.pending:
             self.pending.sent.forget()
-            self._free(self.pending.asking)
+            self._share.answered(self.pending.asking)
             self.pending = None
         self.refused.clear()
-        self._jobs.clear()
+        self.jobs.clear()
         self.unsettled.clear()
 
     # ----------------------------------------------------------------------- lease
@@ -141,40 +137,30 @@ class HeldJobs:
         if count and asks_failed:
             count -= self._lease_failed(count)
         if count > 0:
-            self._ask(count, completed)
+            try:
+                pending = self._send(count, completed)
+            except QueueFull as error:
+                self._set_aside(completed, error)
+                return
+            self.asked_at = pending.asked_at
+            before, self.pending = self.pending, pending
+            if before:  # Its jobs start while the server works on this call.
+                self._read(before)
+            if not (len(self.jobs) > len(completed) and self._shared.pace.worth_another()):
+                self.read_pending()  # Until then no second call could be worth it.
         elif completed:
-            call = calls.complete([settle_of(job) for job in completed])
+            call = calls.complete(list(map(settle_of, completed)))
             try:
                 self._settle(call, completed)
             except QueueFull as error:
                 self._set_aside(completed, error)
 
-    def _ask(self, count: int, completed: Sequence[RunningJob]) -> None:
-        """Send a lease call. Jobs of the previous call start while the server works on this one."""
-        try:
-            pending = self._send(count, completed)
-        except QueueFull as error:
-            self._set_aside(completed, error)
-            return
-        self.asked_at = pending.asked_at
-        before, self.pending = self.pending, pending
-        if before:
-            self._read(before)
-        if not (len(self._jobs) > len(completed) and self._shared.pace.worth_another()):
-            self.read_pending()  # Until then no second call could be worth it.
-
     def _lease_failed(self, count: int) -> int:
         """Lease failed jobs for the failure handler. Return how many."""
-        if self._shared.handlers.for_failures(self._control.called) is None:
-            self.ask_failed_at = math.inf
-            return 0
-        pending = self._send(count, (), failed=True)
-        granted = self._answer_to(pending)
-        # If some were granted there may be more.
-        pause = 0 if granted.leases else granted.ask_again or 0.02
-        self.ask_failed_at = time.monotonic() + pause
-        self._take(pending, granted)
-        return len(granted.leases)
+        if self._shared.handlers.for_failures(self._control.called):
+            return self._read(self._send(count, (), failed=True))
+        self.ask_failed_at = math.inf
+        return 0
 
     def _send(
         self, count: int, completed: Sequence[RunningJob], *, failed: bool = False
@@ -190,7 +176,7 @@ class HeldJobs:
             most,
             to_the_back=queue._ask.to_the_back,
             failed=failed,
-            complete=[settle_of(job) for job in completed],
+            complete=list(map(settle_of, completed)),
         )
         asked_at, asked_after = time.monotonic(), self._shared.runs
         asking = self._share.ask(count)
@@ -200,9 +186,9 @@ class HeldJobs:
             sent = queue.server.send(queue._packer, call, queue._now())
         except BaseException:
             self._not_settled(completed)
-            self._free(asking)
+            self._share.answered(asking)
             raise
-        return LeaseCall(sent, asking, most, completed, asked_at, asked_after)
+        return LeaseCall(sent, asking, most, failed, completed, asked_at, asked_after)
 
     def read_pending(self) -> None:
         """Read the answer of the last lease call, if there is an unread one."""
@@ -210,56 +196,50 @@ class HeldJobs:
         if pending:
             self._read(pending)
 
-    def _read(self, pending: LeaseCall) -> None:
+    def _read(self, call: LeaseCall) -> int:
+        """Settle the jobs that a call completed, and start those that it leased. Return how many.
+
+        They keep the slots of the call; the rest is freed.
+        """
         try:
-            granted = self._answer_to(pending)
-        except QueueFull as error:
-            self._set_aside(pending.completed, error)
+            granted = call.sent.result()
+        except BaseException as error:
+            self._not_settled(call.completed)
+            self._share.answered(call.asking)
+            if not isinstance(error, QueueFull) or call.failed:
+                raise
+            self._set_aside(call.completed, error)
             self._share.want_more()
-            return
-        enough = len(granted.leases) < pending.most
-        if enough:
-            self._share.wants_more = False
-            # An answer with jobs does not say when to ask again. In an answer without jobs, 0 means
-            # that the call could not process everything that is due.
-            pause = 0.02 if granted.leases else granted.ask_again
-            self.ask_at = time.monotonic() + pause
-        self._share.free(pending.asking.count - len(granted.leases))
-        self._take(pending, granted)
-        if enough and granted.leases:
-            self._control.listen()  # Handlers can start while this is sent.
-
-    def _answer_to(self, pending: LeaseCall) -> Granted:
-        """Return the answer. Its jobs keep the slots of the call."""
-        try:
-            granted = pending.sent.result()
-        except BaseException:
-            self._not_settled(pending.completed)
-            self._free(pending.asking)
-            raise
-        self._share.answered(pending.asking)
-        return granted
-
-    def _free(self, asking: Asking) -> None:
-        self._share.answered(asking)
-        self._share.free(asking.count)
-
-    def _take(self, pending: LeaseCall, granted: Granted) -> None:
-        """Settle the jobs that a call completed, and start the jobs that it leased."""
-        self.asked_after = pending.asked_after
-        if granted.leases:
+            return 0
+        leases, now = granted.leases, time.monotonic()
+        enough = len(leases) < call.most
+        if call.failed:  # If some were granted there may be more.
+            self.ask_failed_at = now + (0 if leases else granted.ask_again or 0.02)
+            self._share.answered(call.asking, call.asking.count)  # The next call takes the rest.
+        else:
+            if enough:
+                self._share.wants_more = False
+                # An answer with jobs does not say when to ask again. In an answer without jobs, 0
+                # means that the call could not process everything that is due.
+                self.ask_at = now + (0.02 if leases else granted.ask_again)
+            self._share.answered(call.asking, len(leases))
+        self.asked_after = call.asked_after
+        if leases:
             self._shared.quiet[self._control] = -1
         try:
-            self._settled(pending.completed, granted.leases.completed)
+            self._settled(call.completed, leases.completed)
         finally:
-            if granted.leases and (more := self._start(granted.leases, pending.asked_at)):
+            if leases and (more := self._start(leases, call.asked_at)):
                 self._share.free(-more)
+        if leases and enough and not call.failed:
+            self._control.listen()  # Handlers can start while this is sent.
+        return len(leases)
 
     # ----------------------------------------------------------------------- start
 
     def _start(self, leases: Sequence[Lease], asked_at: float) -> int:
         """Hold leases and submit their jobs. Return how many more (or fewer) slots they take."""
-        if not self._jobs:
+        if not self.jobs:
             self.extend_at = asked_at + extend_every(self._shared.lease_seconds, len(leases))
         lapses_at = asked_at + self._shared.lease_seconds
         handlers, control = self._shared.handlers, self._control
@@ -269,7 +249,7 @@ class HeldJobs:
             kind = AsyncRunningJob if handler.is_async else RunningJob
             job = kind(lease, handler, control, lapses_at)
             works.setdefault(handler, []).append(job)
-            self._jobs[job] = None
+            self.jobs[job] = None
         more = 0
         for handler, jobs in works.items():
             executor = self._executor_for(handler, jobs)
@@ -286,7 +266,7 @@ class HeldJobs:
 
     def _executor_for(self, handler: Handler, jobs: Sequence[RunningJob]) -> Executor | None:
         """Return the executor that runs these jobs; None if they were released instead."""
-        if self._control.is_leaving():  # The executors may be closed already.
+        if self._control.leave_at is not None:  # The executors may be closed already.
             for job in jobs:
                 self.answer(job, GIVEN_BACK)
             return None
@@ -310,7 +290,7 @@ class HeldJobs:
             self._missing[job.id] += 1
             self.answer(job, Answer("release", after_ms=round(seconds * 1000)))
             name = job.lease.facts.handler
-            self._shared.unknown.tell(self._control.called, name, job.id, seconds)
+            self._shared.handlers.unknown.tell(self._control.called, name, job.id, seconds)
             tell(self._shared.hooks, "unknown", job)
 
     # ---------------------------------------------------------------------- extend
@@ -318,9 +298,9 @@ class HeldJobs:
     def extend(self) -> None:
         """Extend all leases, and react to lost leases and cancelled jobs."""
         lease_seconds = self._shared.lease_seconds
-        self.extend_at = time.monotonic() + extend_every(lease_seconds, len(self._jobs))
+        self.extend_at = time.monotonic() + extend_every(lease_seconds, len(self.jobs))
         alike: dict[float, list[RunningJob]] = {}
-        for job in self._jobs:
+        for job in self.jobs:
             if job.stop_reason is not Stop.LOST:
                 left = job.lapses_at - time.monotonic()
                 # A handler may have extended its lease for longer.
@@ -401,8 +381,8 @@ class HeldJobs:
     def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
         """Drop jobs that the server has settled, and report them."""
         for job in jobs:
-            del self._jobs[job]
-        if not self._jobs:
+            del self.jobs[job]
+        if not self.jobs:
             self.extend_at = math.inf
         hooks = self._shared.hooks
         each = bool(hooks) or job_log.isEnabledFor(logging.INFO)
@@ -431,7 +411,7 @@ class HeldJobs:
     def settle_refused(self) -> None:
         """Complete jobs that a full server refused before, as many as it accepts now."""
         self._set_aside(tuple(self.unsettled))
-        while self.refused and time.monotonic() >= self.refused.ask_at:
+        while self.refused.jobs and time.monotonic() >= self.refused.ask_at:
             settlement = outcomes.completing(self.refused.next())
             try:
                 counted = self._queue._run(settlement.call)

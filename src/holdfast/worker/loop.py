@@ -27,9 +27,10 @@ from holdfast.connection.protocol import is_away, note_away, note_back
 from holdfast.errors import HoldfastError, JobCancelled
 from holdfast.job import Extended, NewJob
 from holdfast.worker import outcomes
+from holdfast.worker.job import RunningJob
 from holdfast.worker.leases import HeldJobs
 from holdfast.worker.outcomes import GIVEN_BACK, MOST_BYTES, answer_of
-from holdfast.worker.queues import Presence, Ticker, called, origin_of
+from holdfast.worker.queues import Ticker, fitting, origin_of
 from holdfast.worker.slots import LEND_SECONDS
 from holdfast.worker.wakeup import Waiter, WakeListener
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.client.sync.queue import Queue
     from holdfast.engine.call import Entry
     from holdfast.job import Duration
-    from holdfast.worker.job import Run, RunningJob
+    from holdfast.worker.job import Run
     from holdfast.worker.leases import LeaseCall
     from holdfast.worker.slots import Shared
 
@@ -45,6 +46,10 @@ log = logging.getLogger("holdfast")
 
 MOST_SETTLED: Final = 500
 """The most finished jobs that one round collects."""
+REGISTER_SECONDS: Final = 5.0
+"""How often a worker registers in the directory of workers."""
+MOST_SHOWN: Final = 20
+"""The most running jobs in a worker's entry."""
 STUCK_SECONDS: Final = 0.25
 """When no run has started for this long, waiting jobs are released, so that other workers can run
 them."""
@@ -61,7 +66,8 @@ class ControlLoop:
 
     def __init__(self, queue: Queue, shared: Shared, weight: int = 1) -> None:
         self.queue = queue
-        self.called, self.origin = called(queue), origin_of(queue)
+        self.origin = origin_of(queue)
+        self.called = self.origin.queue
         self.hooks = shared.hooks
         self._shared = shared
         self._waiter = Waiter()
@@ -71,13 +77,14 @@ class ControlLoop:
         self._returned: deque[Run] = deque()
         self._held = HeldJobs(self, queue, self._share, shared)
         self._ticker = Ticker(queue)
-        self._presence = Presence(queue, self._held, shared)
+        self._register_at = time.monotonic()
+        """When to register again in the directory of workers."""
         self._enough = 1
         """How many finished runs wake the loop."""
         shared.quiet[self] = -1
         self._stopped_at = math.inf
         """When `stop` was first called."""
-        self._leave_at: float | None = None
+        self.leave_at: float | None = None
         """When the grace for running handlers ends."""
         self._trouble = 0
         self._tried_at = time.monotonic()
@@ -109,14 +116,10 @@ class ControlLoop:
         """Stop leasing. The loop ends when its runs are settled; after `grace` it releases them."""
         now = time.monotonic()
         leave_at, self._stopped_at = now + grace, min(self._stopped_at, now)
-        self._leave_at = leave_at if self._leave_at is None else min(self._leave_at, leave_at)
+        self.leave_at = leave_at if self.leave_at is None else min(self.leave_at, leave_at)
         self._waiter.rouse()
 
-    def is_leaving(self) -> bool:
-        """Return whether `stop` was called."""
-        return self._leave_at is not None
-
-    def wait(self, seconds: float | None = None) -> bool:
+    def wait(self, seconds: float = 0) -> bool:
         """Wait until the loop has ended. Return whether it has."""
         return self._over.wait(seconds)
 
@@ -129,15 +132,15 @@ class ControlLoop:
             if time.monotonic() > self._wait_until():
                 self._abandoned = True
                 self._held.leave()
-                return not self._held
+                return not self._held.jobs
         return self.clean
 
     def _wait_until(self) -> float:
         """Return when `wait_to_leave` gives up: soon if the loop holds no job."""
-        if self._leave_at is None:
+        if self.leave_at is None:
             return -math.inf
-        until = self._leave_at + LEAVE_WITHIN_SECONDS
-        return until if self._held else min(until, self._stopped_at + LEAVE_IDLE_SECONDS)
+        until = self.leave_at + LEAVE_WITHIN_SECONDS
+        return until if self._held.jobs else min(until, self._stopped_at + LEAVE_IDLE_SECONDS)
 
     def finished(self, work: Run) -> None:
         """Accept a finished run from an executor."""
@@ -169,6 +172,17 @@ class ControlLoop:
         """Check and encode the follow-ups of a job."""
         return list(self.queue._ask.entries(new, {}))
 
+    def _register(self, alive_for: float) -> None:
+        """Put this worker into the queue's directory of workers for `alive_for` seconds."""
+        self._register_at = time.monotonic() + REGISTER_SECONDS
+        running = list(map(RunningJob.describe, self._held.running()[:MOST_SHOWN]))
+        handlers = self._shared.handlers.about(self.called)
+        about = {**self._shared.about, **handlers, "running": running}
+        notes = about.pop("notes", None)
+        if isinstance(notes, dict) and notes:
+            about["notes"] = [list(note) for note in reversed(list(notes.items()))]
+        self.queue.register(alive_for=alive_for, **fitting(about))
+
     # -------------------------------------------------------------------- the loop
 
     def _run(self) -> None:
@@ -194,7 +208,7 @@ class ControlLoop:
             self._waiter.close()
             if not self._trouble:
                 with suppress(HoldfastError):
-                    self._presence.leave()
+                    self._register(alive_for=0.001)  # Remove the entry: it expires at once.
             if self._abandoned:
                 self.queue.close()
             self._over.set()
@@ -220,14 +234,14 @@ class ControlLoop:
                     self._share.free(runs.popleft().slots)
 
     def _step(self) -> None:
-        held, leaving = self._held, self._leave_at is not None
+        held, leaving = self._held, self.leave_at is not None
         self._collect()
         if not self._answers:
             held.read_pending()
             self.queue.counts()
             self._answers = True
             self._share.want_more()
-        if held.refused:
+        if held.refused.jobs:
             held.settle_refused()
         completed = outcomes.completed(held.unsettled)
         others = len(completed) < len(held.unsettled)
@@ -244,10 +258,10 @@ class ControlLoop:
         if now >= held.extend_at:
             held.read_pending()
             held.extend()
-        if now >= self._presence.tell_at:
-            self._presence.tell()
-        if self._leave_at is not None:
-            self._leave(self._leave_at)
+        if now >= self._register_at:
+            self._register(alive_for=3 * REGISTER_SECONDS)
+        if self.leave_at is not None:
+            self._leave(self.leave_at)
         else:
             self._release_stuck()
         if refused:
@@ -255,9 +269,9 @@ class ControlLoop:
         self._wait()
 
     def _is_over(self) -> bool:
-        if self._held or self._finished or self._returned or self._held.pending:
+        if self._held.jobs or self._finished or self._returned or self._held.pending:
             return False
-        if self._leave_at is not None:
+        if self.leave_at is not None:
             return True
         if self._share.wants_more or not self._answers or not self._shared.until_empty:
             return False
@@ -284,8 +298,8 @@ class ControlLoop:
             note_away(self.queue.server.address, self._refused_since)
         if self._trouble == 1 or self._trouble % 20 == 0:
             log.warning("%s: %s; the worker keeps trying", self.queue.name, error)
-        if self._leave_at is not None and time.monotonic() >= self._leave_at:
-            if left := len(self._held):
+        if self.leave_at is not None and time.monotonic() >= self.leave_at:
+            if left := len(self._held.jobs):
                 log.error("%s: the leases of %d jobs are left to lapse", self.queue.name, left)
             self._held.leave()
             if left or self._held.pending:
@@ -306,7 +320,13 @@ class ControlLoop:
             self._await_answer(self._held.pending)
             return
         if self._finished or self._held.unsettled or self._share.given:
-            self._wait_for_more()
+            # Sleep briefly if enough jobs wait here, so that the next call settles more.
+            waiting = 0
+            for executor in self._shared.executors():
+                waiting += executor.waiting()
+            left = self._held.asked_at + self._shared.pace.worth(waiting) - time.monotonic()
+            if left > 0 and self.leave_at is None:
+                time.sleep(left)
             return
         if self._is_over():
             return
@@ -330,7 +350,7 @@ class ControlLoop:
         self._enough = max(1, missing // self._shared.pace.most_at_once)
         next_at = self._next_at()
         self._waiter.prepare()
-        while len(self._finished) < self._enough and not self._returned and self._leave_at is None:
+        while len(self._finished) < self._enough and not self._returned and self.leave_at is None:
             if self._waiter.wait(next_at - time.monotonic(), pending.sent):
                 self._held.read_pending()
                 break
@@ -342,28 +362,18 @@ class ControlLoop:
     def listen(self) -> None:
         """Listen for wakes while there are free slots."""
         free = self._shared.slots.free > 0
-        if self._leave_at is None and not self._share.wants_more and free:
+        if self.leave_at is None and not self._share.wants_more and free:
             self._listener.listen()
         elif not free and self._listener.listening:
             self._listener.stop()  # Leave the wake to a worker with free slots.
             self._share.want_more()  # The wake may have come just then.
 
-    def _wait_for_more(self) -> None:
-        """Sleep briefly if enough jobs wait here, so that the next call settles more."""
-        waiting = 0
-        for executor in self._shared.executors():
-            waiting += executor.waiting()
-        seconds = self._shared.pace.worth(waiting)
-        left = self._held.asked_at + seconds - time.monotonic()
-        if left > 0 and self._leave_at is None:
-            time.sleep(left)
-
     def _next_at(self) -> float:
         """Return when the loop has to act even if no event comes."""
         now = time.monotonic()
-        times = [self._presence.tell_at, self._held.extend_at, self._held.refused.ask_at]
-        if self._leave_at is not None:
-            times.append(max(self._leave_at, now + 0.05))
+        times = [self._register_at, self._held.extend_at, self._held.refused.ask_at]
+        if self.leave_at is not None:
+            times.append(max(self.leave_at, now + 0.05))
         else:
             times.append(self._ticker.next_at())
             times.append(now + LEND_SECONDS if self._share.wants_more else self._asks_at())
@@ -391,7 +401,7 @@ class ControlLoop:
             pace.saw(work.took / len(work.jobs))
             freed += work.slots
             for job in work.jobs:
-                if job in self._held:
+                if job in self._held.jobs:
                     unsettled[job] = None
                     size += len(answer_of(job).result or b"")
         if freed:

@@ -313,7 +313,7 @@ class Refused:
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
-        self._jobs: dict[RunningJob, None] = {}
+        self.jobs: dict[RunningJob, None] = {}
         self._bytes = 0
         self._pause = FIRST_PAUSE
         self._tell_at = self._tell_too_many_at = -math.inf
@@ -322,23 +322,20 @@ class Refused:
         self.ask_at = math.inf
         """When to attempt again."""
 
-    def __len__(self) -> int:
-        return len(self._jobs)
-
     def add(self, jobs: Iterable[RunningJob]) -> list[RunningJob]:
         """Keep these waiting. Return those beyond the limits."""
         too_many = []
-        if not self._jobs:
+        if not self.jobs:
             self._pause, self._has_room = FIRST_PAUSE, False
             self.ask_at = time.monotonic() + FIRST_PAUSE
         for job in jobs:
             size = size_of(job)
-            if self._jobs and (
-                len(self) >= MOST_REFUSED or self._bytes + size > MOST_REFUSED_BYTES
+            if self.jobs and (
+                len(self.jobs) >= MOST_REFUSED or self._bytes + size > MOST_REFUSED_BYTES
             ):
                 too_many.append(job)
             else:
-                self._jobs[job] = None
+                self.jobs[job] = None
                 self._bytes += size
         if too_many and time.monotonic() >= self._tell_too_many_at:
             self._tell_too_many_at = time.monotonic() + TELL_EVERY_SECONDS
@@ -346,7 +343,7 @@ class Refused:
                 "%s: the server is full, and %d finished jobs wait here for room already: jobs "
                 "that finish now are released and run again in %d s, starting with %s",
                 self._queue,
-                len(self),
+                len(self.jobs),
                 GIVEN_BACK_SECONDS,
                 too_many[0].id,
             )
@@ -357,8 +354,8 @@ class Refused:
 
         The first call after a refusal completes one job: there may be no room for more.
         """
-        first = next(iter(self._jobs))
-        return completed(self._jobs) if self._has_room and not first.follow_ups else [first]
+        first = next(iter(self.jobs))
+        return completed(self.jobs) if self._has_room and not first.follow_ups else [first]
 
     def again(self, error: Exception) -> None:
         """Record that there is still no room, and log it once a minute."""
@@ -372,7 +369,7 @@ class Refused:
                 "%s: the server is full: %d finished jobs, with %d bytes of results and "
                 "follow-ups, wait here for room: %s",
                 self._queue,
-                len(self),
+                len(self.jobs),
                 self._bytes,
                 error,
             )
@@ -381,14 +378,14 @@ class Refused:
         """Remove jobs that were completed or will be settled in another way."""
         self._has_room = True
         for job in jobs:
-            del self._jobs[job]
-        self._bytes = sum(map(size_of, self._jobs))
-        if not self._jobs:
+            del self.jobs[job]
+        self._bytes = sum(map(size_of, self.jobs))
+        if not self.jobs:
             self.ask_at = math.inf
 
     def clear(self) -> list[RunningJob]:
         """Remove and return all jobs."""
-        jobs = list(self._jobs)
+        jobs = list(self.jobs)
         self.drop(jobs)
         return jobs
 

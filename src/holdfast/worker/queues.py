@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from holdfast.engine.call import Entry
     from holdfast.job import NewJob
     from holdfast.worker.handlers import ExecutorKind, Handlers
-    from holdfast.worker.leases import HeldJobs
-    from holdfast.worker.slots import Shared
 
     AnyQueue = Queue | AsyncQueue
 
@@ -74,15 +72,11 @@ def _shards(queue: AnyQueue) -> Iterable[AnyQueue]:
     return queue.shards if isinstance(queue, ShardedQueue | AsyncShardedQueue) else (queue,)
 
 
-def called(queue: AnyQueue) -> str:
-    """Return the name that users know: all shards of a queue share it."""
-    return queue.sharding.name if isinstance(queue, Shard | AsyncShard) else queue.name
-
-
 def origin_of(queue: AnyQueue) -> Origin:
     """Return what a child process has to know of a queue."""
     shard = (queue.sharding.count, queue.number) if isinstance(queue, Shard | AsyncShard) else None
-    return Origin(called(queue), shard, queue.defaults)
+    name = queue.sharding.name if isinstance(queue, Shard | AsyncShard) else queue.name
+    return Origin(name, shard, queue.defaults)
 
 
 def entries(origin: Origin, new: Iterable[NewJob]) -> list[Entry]:
@@ -124,49 +118,22 @@ def check_servers(queues: Iterable[AnyQueue]) -> None:
     A server that is lost, loads its data or accepts no more clients is not an error: it may serve
     the worker later.
     """
-    for queue in {(called(queue), queue.server): queue for queue in queues}.values():
+    checked: set[tuple[str, object]] = set()
+    for queue in queues:
+        one = origin_of(queue).queue, queue.server
+        if one in checked:
+            continue
+        checked.add(one)
         server = Server.like(queue.server, patience=CHECK_SECONDS)
-        with Queue(queue.name, server) as checked:
+        with Queue(queue.name, server) as asked:
             try:
-                checked.counts()
+                asked.counts()
             except HoldfastError as error:
                 if not is_passing(error):
                     raise
 
 
 # ------------------------------------------------------------------ the directory of workers
-
-
-REGISTER_SECONDS: Final = 5.0
-MOST_SHOWN: Final = 20
-"""The most running jobs in a worker's entry."""
-
-
-class Presence:
-    """Keeps the worker's entry in a queue's directory of workers."""
-
-    def __init__(self, queue: Queue, held: HeldJobs, shared: Shared) -> None:
-        self._queue = queue
-        self._held = held
-        self._shared = shared
-        self.tell_at = time.monotonic()
-        """When to register again."""
-
-    def tell(self, alive_for: float = 3 * REGISTER_SECONDS) -> None:
-        """Register this worker for `alive_for` seconds."""
-        self.tell_at = time.monotonic() + REGISTER_SECONDS
-        running = [job.describe() for job in self._held.running()[:MOST_SHOWN]]
-        handlers = self._shared.handlers.about(called(self._queue))
-        about = {**self._shared.about, **handlers, "running": running}
-        notes = about.pop("notes", None)
-        if isinstance(notes, dict) and notes:
-            about["notes"] = [list(note) for note in reversed(list(notes.items()))]
-        about = fitting(about)
-        self._queue.register(alive_for=alive_for, **about)
-
-    def leave(self) -> None:
-        """Remove the entry: it expires at once."""
-        self.tell(alive_for=0.001)
 
 
 def fitting(about: Mapping[str, object]) -> dict[str, object]:
@@ -203,10 +170,10 @@ class Ticker:
 
     def next_at(self) -> float:
         """Return when the next tick is due, on the monotonic clock."""
-        return min(
-            [self._look_at.get(name, 0.0) for name in list(self._queue.schedules)],
-            default=math.inf,
-        )
+        look_at = math.inf
+        for name in list(self._queue.schedules):
+            look_at = min(look_at, self._look_at.get(name, 0.0))
+        return look_at
 
     def tick(self) -> None:
         """Make the ticks that are due. A refused tick does not stop the worker."""
@@ -261,8 +228,8 @@ def _places(queues: Collection[AnyQueue]) -> list[str]:
     """Return one text per server with its queues. Addresses are written without passwords."""
     found: dict[str, dict[str, None]] = {}
     for queue in queues:
-        shard = origin_of(queue).shard
-        name = f"{called(queue)} ({shard[0]} shards)" if shard else called(queue)
+        origin = origin_of(queue)
+        name = f"{origin.queue} ({origin.shard[0]} shards)" if origin.shard else origin.queue
         found.setdefault(str(queue.server.address), {})[name] = None
     return [
         f"{'queue' if len(names) == 1 else 'queues'} {', '.join(names)} on {server}"
@@ -276,6 +243,6 @@ def _handlers(queues: Collection[AnyQueue], handlers: Handlers) -> str:
     names = sorted(declared.union(handlers.names()))
     if handlers.take_nameless():
         names.append("jobs without a name")
-    if any(handlers.for_failures(called(queue)) for queue in queues):
+    if any(handlers.for_failures(origin_of(queue).queue) for queue in queues):
         names.append("failed jobs")
     return ", ".join(names) or "none"

@@ -21,7 +21,7 @@ from typing import Final
 
 from holdfast.engine.scripts import MAX_JOBS
 from holdfast.worker.executors import Executor
-from holdfast.worker.handlers import Handler, Handlers, Hooks, Unknown
+from holdfast.worker.handlers import Handler, Handlers, Hooks
 
 LEND_SECONDS: Final = 1.0
 """When a lease call is unanswered for this long, its slots are lent to other queues."""
@@ -70,11 +70,12 @@ class Share:
             self.asking.append(asking)
         return asking
 
-    def answered(self, asking: Asking) -> None:
-        """Record that a lease call was answered or failed."""
+    def answered(self, asking: Asking, used: int = 0) -> None:
+        """Record that a lease call was answered or failed, and free the slots that it left."""
         with self._slots.lock:
             if asking in self.asking:
                 self.asking.remove(asking)
+        self.free(asking.count - used)
 
     def free(self, count: int) -> None:
         """Free `count` slots. If negative, occupy more, as soon as they are free."""
@@ -107,7 +108,8 @@ class Share:
     def leave(self) -> None:
         """Take no part any more."""
         with self._slots.lock:
-            self._slots.shares = [share for share in self._slots.shares if share is not self]
+            if self in self._slots.shares:
+                self._slots.shares.remove(self)
             self.wants_more = False
             unused, self.given = self.given, 0
         self._slots.add(unused)
@@ -297,7 +299,6 @@ class Shared:
     plain: Executor | None = None
     loop: Executor | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
-    unknown: Unknown = field(default_factory=Unknown)
     runs: int = 0
     """How many runs are over: each may have added jobs to any of the queues."""
     quiet: dict[object, int] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from holdfast.connection import protocol
 from holdfast.connection.server import Server
@@ -230,9 +230,12 @@ def handle_signals(
 
     heard: dict[int, Callable[[int, FrameType | None], None]]
     heard = {signal.SIGTERM: hear, signal.SIGINT: hear}
-    if hasattr(signal, "SIGQUIT") and _has_file(sys.stderr):
+    with suppress(AttributeError, OSError, ValueError):  # No such signal, or no file to write to.
+        sys.stderr.fileno()
         heard[signal.SIGQUIT] = show_running
-    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
+    before: dict[int, Any] = {}
+    for number, handler in heard.items():
+        before[number] = signal.signal(number, handler)
     try:
         yield
     finally:
@@ -244,11 +247,3 @@ def show_stacks(_number: int, _frame: FrameType | None) -> None:
     """Write the stack of every thread to stderr."""
     # Not faulthandler.register, which inspects threads while they run, and may crash.
     faulthandler.dump_traceback(sys.stderr, all_threads=True)
-
-
-def _has_file(stream: object) -> bool:
-    try:
-        stream.fileno()  # type: ignore[attr-defined]
-    except (AttributeError, OSError, ValueError):
-        return False
-    return True

@@ -54,7 +54,7 @@ class ThreadPool:
             self._wanted = count
             self._too_many = len(self._there) - self._leaving > count
             for _ in range(count - len(self._there)):
-                number = next(n for n in range(count) if n not in self._there)
+                number = min(set(range(count)) - self._there)
                 threading.Thread(
                     target=self._work, args=(number,), name=f"{self._name} {number}", daemon=True
                 ).start()
