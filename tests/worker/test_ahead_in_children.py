@@ -18,7 +18,7 @@ import pytest
 from holdfast import Fail, Queue, RunningJob, Worker
 from holdfast.job import Lease
 from holdfast.worker.executors import child as child_module
-from holdfast.worker.executors import child_process, messages
+from holdfast.worker.executors import messages, processes
 from holdfast.worker.executors.child import Channel
 from holdfast.worker.executors.messages import Board
 from holdfast.worker.handlers import Handlers
@@ -54,16 +54,16 @@ def log(tmp_path: Path) -> Log:
 @pytest.fixture
 def most_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Let as much wait in a child as can; return how many it had, each time it was given some."""
-    monkeypatch.setattr(child_process, "AHEAD_SECONDS", 60.0)
+    monkeypatch.setattr(processes, "AHEAD_SECONDS", 60.0)
     had: list[int] = []
-    give = child_process.Child.give
+    give = processes.Child.give
 
-    def note(child: child_process.Child, works: Any) -> Any:
+    def note(child: processes.Child, works: Any) -> Any:
         too_much = give(child, works)
-        had.append(len(child._given))
+        had.append(len(child.given))
         return too_much
 
-    monkeypatch.setattr(child_process.Child, "give", note)
+    monkeypatch.setattr(processes.Child, "give", note)
     yield had
     assert max(had, default=2) > 1, "nothing ever waited in a child"
 
@@ -84,7 +84,7 @@ def test_each_runs_once_and_in_order(live_queue: Queue, log: Log, most_ahead: li
     ids = add(live_queue, 500)
     assert worker_with(live_queue, lambda job: log.write(job.id)).run(until_empty=True)
     assert log.lines() == ids
-    assert max(most_ahead) <= child_process.MOST_RUNS
+    assert max(most_ahead) <= processes.MOST_RUNS
 
 
 def test_every_answer_is_that_of_its_job(live_queue: Queue, most_ahead: list[int]) -> None:
@@ -171,7 +171,7 @@ def test_a_timeout_is_of_one_run(live_queue: Queue, log: Log) -> None:
 def test_a_worker_that_leaves_gives_back_what_waits(
     live_queue: Queue, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_process, "SLOW_SECONDS", NEVER)
+    monkeypatch.setattr(processes, "SLOW_SECONDS", NEVER)
     go_on = tmp_path / "go on"
 
     def handle(job: RunningJob) -> None:
@@ -200,7 +200,7 @@ def test_a_worker_that_leaves_gives_back_what_waits(
 def test_who_is_told_to_stop_is_told_alone(
     live_queue: Queue, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_process, "SLOW_SECONDS", NEVER)
+    monkeypatch.setattr(processes, "SLOW_SECONDS", NEVER)
 
     def handle(job: RunningJob) -> None:
         if job.id == "20":

@@ -33,7 +33,7 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.executors import child, child_process, messages
+from holdfast.worker.executors import child, messages, processes
 from holdfast.worker.executors.processes import Processes
 from support import DEADLINE, TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
@@ -632,7 +632,7 @@ def test_a_child_that_had_much_memory_is_replaced(
     live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seconds in ("LOOK_SECONDS", "STILL_SECONDS"):  # It is not looked at while it runs.
-        monkeypatch.setattr(child_process, seconds, NEVER)
+        monkeypatch.setattr(processes, seconds, NEVER)
 
     def handle(job: RunningJob) -> None:
         pids.note()
@@ -652,7 +652,7 @@ def test_a_child_that_had_much_memory_is_replaced(
 def test_what_children_share_with_the_worker_is_not_counted(
     live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_process, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.001)
     model = bytearray(os.urandom(2**20)) * 400
 
     def handle(job: RunningJob) -> None:

@@ -297,7 +297,9 @@ class Shared:
     about: dict[str, object] = field(default_factory=dict)
     until_empty: bool = False
     plain: Executor | None = None
+    """The executor of plain functions."""
     loop: Executor | None = None
+    """The executor of coroutine functions."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     runs: int = 0
     """How many runs are over: each may have added jobs to any of the queues."""

@@ -16,9 +16,8 @@ from holdfast import arguments
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.failures import Handling
 from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
-from holdfast.worker.executors.child_process import Limits
 from holdfast.worker.executors.event_loop import EventLoop
-from holdfast.worker.executors.processes import Processes
+from holdfast.worker.executors.processes import Limits, Processes
 from holdfast.worker.executors.threads import Threads
 from holdfast.worker.handlers import ExecutorKind, Handlers, Hooks
 from holdfast.worker.loop import ControlLoop

@@ -60,7 +60,8 @@ class ThreadPool:
                 ).start()
                 self._there.add(number)
             for _ in range(min(self._asleep, len(self._there) - self._leaving - count)):
-                self._call()  # Only sleeping threads: a busy one checks after its run.
+                self._asleep -= 1  # Only sleeping threads: a busy one checks after its run.
+                self._calls.put(None)
 
     def _work(self, number: int) -> None:
         leaves = False
@@ -117,11 +118,8 @@ class ThreadPool:
         with self._lock:
             if self._works and self._asleep and not self._rousing:
                 self._rousing = True
-                self._call()
-
-    def _call(self) -> None:
-        self._asleep -= 1
-        self._calls.put(None)
+                self._asleep -= 1
+                self._calls.put(None)
 
     def _also(self, most: int) -> list[Run]:
         """Take up to `most` of the waiting runs."""
