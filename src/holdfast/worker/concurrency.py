@@ -59,32 +59,21 @@ class Auto:
 
 def bounds_of(concurrency: object, executor: ExecutorKind) -> tuple[int, int]:
     """Return the bounds of a `concurrency` argument. A plain number is both bounds."""
+    per_processor = max(1, math.floor(processors()))
+    usual, many = {
+        "thread": (16, 64),
+        "async": (100, 1000),
+        "process": (per_processor, 4 * per_processor),
+    }[executor]
     if concurrency is None:
-        return (_USUAL[executor](),) * 2
+        return usual, usual
     if concurrency == "auto":
         concurrency = Auto()
     if isinstance(concurrency, Auto):
-        most = concurrency.most or _MOST[executor]()
-        return concurrency.least, max(concurrency.least, most)
+        return concurrency.least, max(concurrency.least, concurrency.most or many)
     if isinstance(concurrency, str):
         raise InvalidArgument(f"concurrency must be a number or 'auto', not {concurrency!r}")
     return (arguments.whole("concurrency", concurrency, 1, 10_000),) * 2
-
-
-def _per_processor() -> int:
-    return max(1, math.floor(processors()))
-
-
-_USUAL: Final[dict[ExecutorKind, Callable[[], int]]] = {
-    "thread": lambda: 16,
-    "async": lambda: 100,
-    "process": _per_processor,
-}
-_MOST: Final[dict[ExecutorKind, Callable[[], int]]] = {
-    "thread": lambda: 64,
-    "async": lambda: 1000,
-    "process": lambda: 4 * _per_processor(),
-}
 
 
 def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, one: bool) -> int:

@@ -126,14 +126,15 @@ class HeldJobs:
 
     # ----------------------------------------------------------------------- lease
 
-    def lease(self, completed: Sequence[RunningJob], *, leaving: bool) -> None:
+    def lease(self, completed: Sequence[RunningJob]) -> None:
         """Lease jobs for the free slots, and complete finished jobs in the same call."""
         if completed:
             self._share.want_more()  # A call is made in any case.
-        asks_failed = not leaving and time.monotonic() >= self.ask_failed_at
+        leaves = self._control.leave_at is not None
+        asks_failed = not leaves and time.monotonic() >= self.ask_failed_at
         if asks_failed:
             self.read_pending()  # Before it takes slots, which an error here would lose.
-        count = 0 if leaving else self._share.take(self._shared.pace.per_call())
+        count = 0 if leaves else self._share.take(self._shared.pace.per_call())
         if count and asks_failed:
             count -= self._lease_failed(count)
         if count > 0:

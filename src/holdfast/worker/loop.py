@@ -234,7 +234,7 @@ class ControlLoop:
                     self._share.free(runs.popleft().slots)
 
     def _step(self) -> None:
-        held, leaving = self._held, self.leave_at is not None
+        held = self._held
         self._collect()
         if not self._answers:
             held.read_pending()
@@ -246,14 +246,14 @@ class ControlLoop:
         completed = outcomes.completed(held.unsettled)
         others = len(completed) < len(held.unsettled)
         # If not, send a second call before the first is answered, so that no side waits.
-        if others or leaving or not 0 < self._shared.pace.worth_another() <= self._share.given:
+        is_worth = 0 < self._shared.pace.worth_another() <= self._share.given
+        if others or self.leave_at is not None or not is_worth:
             held.read_pending()
         refused = held.settle_others() if len(completed) < len(held.unsettled) else None
-        now = time.monotonic()
-        if not leaving and now >= self._ticker.next_at():
+        if self.leave_at is None and time.monotonic() >= self._ticker.next_at():
             self._ticker.tick()
             self._share.want_more()
-        held.lease(completed, leaving=leaving)
+        held.lease(completed)
         now = time.monotonic()
         if now >= held.extend_at:
             held.read_pending()
