@@ -286,7 +286,7 @@ def test_a_child_that_never_lives_costs_a_lapse(
 
 def test_a_child_begins_nothing_whose_lease_is_over() -> None:
     ours, theirs = socket.socketpair()
-    put, take = messages.pair()
+    put, take = socket.socketpair()
     ran: list[RunningJob] = []
     handlers = Handlers("process")
     handlers.add(ran.append, None, None)
@@ -325,7 +325,7 @@ def test_who_is_given_many_hears_that_it_should_leave(live_queue: Queue, tmp_pat
 
 
 def test_a_ticket_is_taken_by_one_side() -> None:
-    put, take = messages.pair()
+    put, take = socket.socketpair()
     ours = messages.Tickets(put, take.dup())
     taken: list[int] = []
 
@@ -353,7 +353,7 @@ def test_a_ticket_is_taken_by_one_side() -> None:
 
 
 def test_nothing_is_taken_back_where_nothing_is_left() -> None:
-    put, take = messages.pair()
+    put, take = socket.socketpair()
     ours = messages.Tickets(put, take.dup())
     assert ours.take_back(5) == 0
     ours.give([1, 2, 3])

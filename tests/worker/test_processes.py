@@ -33,7 +33,7 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.executors import child, messages, processes
+from holdfast.worker.executors import messages, processes
 from holdfast.worker.executors.processes import Processes
 from support import DEADLINE, TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
@@ -730,6 +730,7 @@ def test_who_closes_all_descriptors_is_settled_as_it_answered(
 def test_a_child_is_told_why_its_lease_was_not_extended(
     answer: messages.Extended, expected: type[Exception]
 ) -> None:
-    error = child._refusal(answer)
-    assert type(error) is expected
-    assert str(error) == "why"
+    with pytest.raises(expected) as refused:
+        answer.check()
+    assert type(refused.value) is expected
+    assert str(refused.value) == "why"

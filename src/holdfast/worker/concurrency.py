@@ -83,7 +83,9 @@ def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, 
     one    handlers share one interpreter
     """
     least, most = bounds
-    available = _available(count, load, one=one)
+    available = max(load.own + load.processors * (1 - load.busy), load.processors / 2, 1.0)
+    if one and count > 1 and load.own <= ONE_PROCESSOR:
+        available = 1.0
     wanted = max(_wanted(count, load), 0.01)
     fit = count * available / wanted  # This many would use all available processors.
     if wanted > available * CROWDED:
@@ -92,15 +94,6 @@ def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, 
         more = min(count + max(1, count // 2), math.floor(fit))
         return min(most, max(count, more))
     return count
-
-
-def _available(count: int, load: Load, *, one: bool) -> float:
-    """Return how many processors the handlers may use."""
-    idle = load.processors * (1 - load.busy)
-    available = max(load.own + idle, load.processors / 2)
-    if one and count > 1 and load.own <= ONE_PROCESSOR:
-        available = 1.0
-    return max(available, 1.0)
 
 
 def _wanted(count: int, load: Load) -> float:

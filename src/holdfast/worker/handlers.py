@@ -176,9 +176,9 @@ class Handlers:
         """Return the failure handler of a queue, or None."""
         return self._known.get((queue, _FAILURES)) or self._known.get((None, _FAILURES))
 
-    def names(self) -> list[str]:
-        """Return the handler names that jobs may give."""
-        return sorted({name for _, name in self._known if isinstance(name, str)})
+    def names(self) -> set[str | None]:
+        """Return the handler names that jobs may give; None if they need give none."""
+        return {name for _, name in self._known if name is None or isinstance(name, str)}
 
     def about(self, queue: str) -> dict[str, object]:
         """Return the entry in the directory of workers about the handlers of a queue."""
@@ -197,10 +197,6 @@ class Handlers:
         if self._executor == "thread" and coroutines:
             about["coroutines"] = list(dict.fromkeys(coroutines))
         return about
-
-    def take_nameless(self) -> bool:
-        """Return whether there is a handler for jobs that name none."""
-        return any(name is None for _, name in self._known)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -228,30 +224,28 @@ def unknown_after(times: int) -> float:
     return min(30.0 * 2.0 ** min(times, 10), 900.0)
 
 
-@dataclass(slots=True)
-class _Seen:
-    log_at: float = 0.0
-    count: int = 0
-    """Jobs since the last line."""
-
-
 class Unknown:
     """Logs missing handlers. All control loops of a worker share one instance."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str | None] | None, _Seen] = {}
+        self._seen: dict[tuple[str, str | None] | None, tuple[float, int]] = {}
+        """When to log a name again, and how many jobs named it since the last line."""
 
     def tell(self, queue: str, name: str | None, id: str, seconds: float) -> None:
         """Log that a job was released for `seconds`, unless its handler was logged recently."""
         now = time.monotonic()
+        key: tuple[str, str | None] | None = (queue, name)
         with self._lock:
-            key = self._key(queue, name, now)
-            seen = self._seen.setdefault(key, _Seen())
-            seen.count += 1
-            if now < seen.log_at:
+            if key not in self._seen and len(self._seen) >= MOST_NAMES:
+                self._seen = {k: seen for k, seen in self._seen.items() if now < seen[0]}
+                if len(self._seen) >= MOST_NAMES:
+                    key = None
+            log_at, more = self._seen.get(key, (0.0, 0))
+            if now < log_at:
+                self._seen[key] = log_at, more + 1
                 return
-            more, seen.count, seen.log_at = seen.count - 1, 0, now + LOG_EVERY_SECONDS
+            self._seen[key] = now + LOG_EVERY_SECONDS, 0
         log.warning(
             "%s: no handler for %s%s here; released for %d s%s",
             id,
@@ -260,15 +254,6 @@ class Unknown:
             seconds,
             f", as were {more} more jobs since the last such line" if more else "",
         )
-
-    def _key(self, queue: str, name: str | None, now: float) -> tuple[str, str | None] | None:
-        """Return the key to count a name under: its own, or None for all names beyond the limit."""
-        key = queue, name
-        if key not in self._seen and len(self._seen) >= MOST_NAMES:
-            self._seen = {k: seen for k, seen in self._seen.items() if now < seen.log_at}
-            if len(self._seen) >= MOST_NAMES:
-                return None
-        return key
 
 
 # ----------------------------------------------------------------------------- hooks

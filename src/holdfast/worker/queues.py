@@ -213,36 +213,23 @@ def described(
     lease: float,
 ) -> str:
     """Return one line with servers, queues, handlers, concurrency, executor and lease."""
-    least, most = bounds
-    concurrency = str(least) if least == most else f"auto ({least} to {most})"
-    return "; ".join(
-        [
-            *_places(queues),
-            f"handlers: {_handlers(queues, handlers)}",
-            f"concurrency {concurrency}, executor {executor}, lease {lease:g} s",
-        ]
-    )
-
-
-def _places(queues: Collection[AnyQueue]) -> list[str]:
-    """Return one text per server with its queues. Addresses are written without passwords."""
     found: dict[str, dict[str, None]] = {}
     for queue in queues:
         origin = origin_of(queue)
         name = f"{origin.queue} ({origin.shard[0]} shards)" if origin.shard else origin.queue
+        # Addresses are written without passwords.
         found.setdefault(str(queue.server.address), {})[name] = None
-    return [
-        f"{'queue' if len(names) == 1 else 'queues'} {', '.join(names)} on {server}"
-        for server, names in found.items()
+    places = [
+        f"{'queue' if len(there) == 1 else 'queues'} {', '.join(there)} on {server}"
+        for server, there in found.items()
     ]
-
-
-def _handlers(queues: Collection[AnyQueue], handlers: Handlers) -> str:
-    """Return the handler names of the worker and of its queues."""
-    declared = {name for queue in queues for name in queue.handlers}
-    names = sorted(declared.union(handlers.names()))
-    if handlers.take_nameless():
-        names.append("jobs without a name")
+    names = handlers.names().union(*(queue.handlers for queue in queues))
+    known = sorted(name for name in names if name is not None)
+    if None in names:
+        known.append("jobs without a name")
     if any(handlers.for_failures(origin_of(queue).queue) for queue in queues):
-        names.append("failed jobs")
-    return ", ".join(names) or "none"
+        known.append("failed jobs")
+    least, most = bounds
+    concurrency = str(least) if least == most else f"auto ({least} to {most})"
+    settings = f"concurrency {concurrency}, executor {executor}, lease {lease:g} s"
+    return "; ".join([*places, f"handlers: {', '.join(known) or 'none'}", settings])

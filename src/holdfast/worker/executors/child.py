@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast import arguments
 from holdfast.engine.call import Entry
-from holdfast.errors import HoldfastError, JobCancelled, LeaseLost, ServerUnavailable
+from holdfast.errors import LeaseLost
 from holdfast.job import Duration, Lease, NewJob
 from holdfast.worker import queues
 from holdfast.worker.executors import messages
@@ -196,15 +196,7 @@ class _ControlStub(RunContext):
                 answer = self.channel.answer()
             except (OSError, EOFError):
                 raise LeaseLost(f"{job.id}: the connection to the worker is closed") from None
-        if answer.refused:
-            raise _refusal(answer)
+        answer.check()
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
         return queues.entries(self.origin, new)
-
-
-def _refusal(answer: messages.Extended) -> HoldfastError:
-    """Return the exception for a refused extension."""
-    if answer.unavailable:
-        return ServerUnavailable(answer.refused)
-    return (JobCancelled if answer.cancelled else LeaseLost)(answer.refused)

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from holdfast.worker.executors import messages, trees
+from holdfast.worker.executors import trees
 from holdfast.worker.executors.messages import Tickets
 
 log = logging.getLogger("holdfast")
@@ -240,7 +240,7 @@ class _Process:
         try:
             with ExitStack() as opened:
                 ours, theirs = map(opened.enter_context, socket.socketpair())
-                put, take = map(opened.enter_context, messages.pair())
+                put, take = map(opened.enter_context, socket.socketpair())
                 pid = self._fork(slot, theirs, take, unneeded=(ours, put))
                 self._children.add(pid)
                 # Close it before the worker gets the answer: a job may stop this process, and an

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.engine.call import Entry
 from holdfast.engine.scripts import MAX_JOBS
+from holdfast.errors import JobCancelled, LeaseLost, ServerUnavailable
 from holdfast.job import Lease
 from holdfast.worker.job import Origin
 from holdfast.worker.outcomes import Answer
@@ -71,6 +72,13 @@ class Extended(msgspec.Struct, frozen=True, tag="extended"):
     """Refused because the server did not answer."""
     cancelled: bool = False
     """Refused because the job was cancelled."""
+
+    def check(self) -> None:
+        """Raise the error of a refused extension."""
+        if self.unavailable:
+            raise ServerUnavailable(self.refused)
+        if self.refused:
+            raise (JobCancelled if self.cancelled else LeaseLost)(self.refused)
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
@@ -263,13 +271,8 @@ NUMBERS: Final = 2**32
 """Run numbers are modulo this."""
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    """Return the sockets for putting and taking tickets. Worker and child may both take."""
-    return socket.socketpair()
-
-
 class Tickets:
-    """The worker's side of the tickets."""
+    """The worker's side of the tickets: both ends of the socket, since it may take some back."""
 
     def __init__(self, put: socket.socket, take: socket.socket) -> None:
         self._put = put

@@ -73,11 +73,6 @@ def wear(mark: Mark) -> None:
             resource.setrlimit(_RLIMIT_LOCKS, (mark, most))
 
 
-def marked(mark: Mark) -> set[int]:
-    """Return the living processes with this mark."""
-    return {one.pid for one in _marked(mark) if one.lives}
-
-
 def _marked(mark: Mark) -> list[_Process]:
     """Find all processes with this mark. Fast for each process, since some live only briefly."""
     found = []
