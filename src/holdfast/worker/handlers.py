@@ -126,6 +126,27 @@ class Handlers:
         timeout: Duration | None,
         handling: Handling = DEFAULT_HANDLING,
     ) -> None:
+        handler = self._checked(function, batch, timeout, handling)
+        if (queue, name) in self._known:
+            where = "" if queue is None else f" of {queue!r}"
+            what = "failed jobs" if name is _FAILURES else "jobs"
+            of = f" named {name!r}" if isinstance(name, str) else ""
+            raise InvalidArgument(
+                f"there is a handler for {what}{of}{where} already: {self._known[queue, name].name}"
+            )
+        self._known[queue, name] = handler
+        self.are_mixed = len({one.is_async for one in self._known.values()}) > 1
+        named = [one.batch for (_, name), one in self._known.items() if name is not _FAILURES]
+        self.at_once = min(named, default=0) or 1
+
+    def _checked(
+        self,
+        function: Callable[..., Any],
+        batch: int | None,
+        timeout: Duration | None,
+        handling: Handling,
+    ) -> Handler:
+        """Return a handler that this kind of worker can run."""
         if not callable(function):
             raise InvalidArgument(f"a handler must be a function, not {arguments.shown(function)}")
         if isinstance(function, Declared):
@@ -155,17 +176,7 @@ class Handlers:
                 f"{handler.name} runs in a thread, which cannot be stopped: write `async def`, "
                 'check job.cancelled, or use executor="process"'
             )
-        if (queue, name) in self._known:
-            where = "" if queue is None else f" of {queue!r}"
-            what = "failed jobs" if name is _FAILURES else "jobs"
-            of = f" named {name!r}" if isinstance(name, str) else ""
-            raise InvalidArgument(
-                f"there is a handler for {what}{of}{where} already: {self._known[queue, name].name}"
-            )
-        self._known[queue, name] = handler
-        self.are_mixed = len({one.is_async for one in self._known.values()}) > 1
-        named = [one.batch for (_, name), one in self._known.items() if name is not _FAILURES]
-        self.at_once = min(named, default=0) or 1
+        return handler
 
     def for_lease(self, queue: str, lease: Lease) -> Handler:
         """Return the handler for a leased job, or NO_HANDLER."""

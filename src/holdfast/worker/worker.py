@@ -318,10 +318,10 @@ class Worker:
             self._clean = True
             self._process = os.getpid()
             self._shared = shared = self._new_shared(until_empty, awaited_by)
-            for queue, weight in zip(
-                own(self._weights, self._lease), self._weights.values(), strict=True
-            ):
-                self._controls[queue.name] = ControlLoop(queue, shared, weight)
+            queues = zip(own(self._weights, self._lease), self._weights.values(), strict=True)
+            self._controls = {
+                queue.name: ControlLoop(queue, shared, weight) for queue, weight in queues
+            }
             for control in self._controls.values():
                 control.start()
             if self._bounds[0] < self._bounds[1]:
