@@ -6,8 +6,6 @@ import asyncio
 import logging
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -15,25 +13,25 @@ from types import FrameType
 from typing import Any
 
 from holdfast.arguments import type_name
+from holdfast.worker.executors import Executor
 from holdfast.worker.job import Run, RunningJob, run_async, time_allowed
 from holdfast.worker.outcomes import GIVEN_BACK, Stop, ended, is_a
 
 log = logging.getLogger("holdfast")
 
 
-class EventLoop:
+class EventLoop(Executor):
     """An event loop in its own thread, or the event loop of the task that awaits the worker."""
 
     ends_within = 1.0
 
     def __init__(self, concurrency: int, awaited_by: asyncio.Task[Any] | None = None) -> None:
+        super().__init__()
         self._most = concurrency
-        self._works: deque[Run] = deque()
         self._tasks: dict[Run, asyncio.Task[None]] = {}
         self._awaited_by = awaited_by
         self._closed = self._stopped = False
         self._loop = awaited_by.get_loop() if awaited_by else asyncio.new_event_loop()
-        self._moved_at = time.monotonic()
         if awaited_by is None:
             try:
                 threading.Thread(target=self._run_loop, name="holdfast loop", daemon=True).start()
@@ -75,17 +73,12 @@ class EventLoop:
             self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
 
     def submit(self, works: Iterable[Run]) -> None:
-        self._moved_at = time.monotonic()
-        self._works.extend(works)
+        super().submit(works)
         self._call(self._begin)
 
     def _begin(self) -> None:
-        while self._works and len(self._tasks) < self._most:
-            try:
-                work = self._works.popleft()
-            except IndexError:  # Taken back meanwhile.
-                return
-            self._moved_at = time.monotonic()
+        while len(self._tasks) < self._most and (waiting := self._take(1)):
+            [work] = waiting
             task = self._tasks[work] = self._loop.create_task(self._run(work))
             # Not at the end of `_run`: a task that is cancelled before it starts never runs it.
             task.add_done_callback(partial(self._over, work))
@@ -133,19 +126,6 @@ class EventLoop:
             job.stop_reason = job.stop_reason or why
         if task := self._tasks.get(work):
             task.cancel()
-
-    def waiting(self) -> int:
-        return len(self._works)
-
-    def stuck_for(self) -> float:
-        return time.monotonic() - self._moved_at if self._works else 0.0
-
-    def take_back(self) -> list[Run]:
-        taken: list[Run] = []
-        with suppress(IndexError):
-            while True:
-                taken.append(self._works.popleft())
-        return taken
 
     def begun(self) -> list[tuple[Run, str]]:
         return [

@@ -147,7 +147,7 @@ class Processes(ThreadPool):
                 unstarted, child.unstarted = child.unstarted, []
                 self._put_back(unstarted)  # For other children.
                 share = math.ceil(super().waiting() / max(1, self._wanted))
-                some = self._also(min(child.room(), share))
+                some = self._take(min(child.room(), share))
                 self._put_back(child.give([work for work in some if self._is_wanted(work)]))
         finally:
             del self._children[slot]

@@ -11,24 +11,23 @@ import logging
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from queue import SimpleQueue
 from types import FrameType
 
-from holdfast.worker.job import Run, RunningJob, run
+from holdfast.worker.executors import Executor
+from holdfast.worker.job import Run, run
 
 log = logging.getLogger("holdfast")
 
 
-class ThreadPool:
+class ThreadPool(Executor):
     """A pool of threads. Each has its own number, from 0, below the largest size of the pool."""
 
     def __init__(self, name: str, target: Callable[[int, Iterator[Run]], None], count: int) -> None:
+        super().__init__()
         self._name = name
         self._target = target
-        self._works: deque[Run] = deque()
         self._calls: SimpleQueue[None] = SimpleQueue()
         """One item for each thread that should wake up."""
         self._lock = threading.Lock()
@@ -41,7 +40,6 @@ class ThreadPool:
         self._leaving = 0
         self._too_many = False
         """Whether more threads should exit than are already exiting."""
-        self._moved_at = time.monotonic()
         try:
             self.resize(count)
         except RuntimeError:  # Not enough threads could be started: keep none.
@@ -67,7 +65,7 @@ class ThreadPool:
         leaves = False
         while not leaves:
             try:
-                self._target(number, self._take())
+                self._target(number, self._next())
                 leaves = self._leave(number)
             except Exception:  # A worker must never stop silently.
                 log.exception("%s %d: unexpected error; the thread continues", self._name, number)
@@ -83,7 +81,7 @@ class ThreadPool:
 
     # ------------------------------------------------------------------ the queue
 
-    def _take(self) -> Iterator[Run]:
+    def _next(self) -> Iterator[Run]:
         """Yield waiting runs until this thread is surplus."""
         works = self._works
         while not (self._too_many and self._may_leave()):
@@ -121,16 +119,6 @@ class ThreadPool:
                 self._asleep -= 1
                 self._calls.put(None)
 
-    def _also(self, most: int) -> list[Run]:
-        """Take up to `most` of the waiting runs."""
-        taken: list[Run] = []
-        with suppress(IndexError):
-            while len(taken) < most:
-                taken.append(self._works.popleft())
-        if taken:
-            self._moved_at = time.monotonic()
-        return taken
-
     def _put_back(self, works: Sequence[Run]) -> None:
         """Put runs back at the front."""
         if works:
@@ -141,21 +129,8 @@ class ThreadPool:
 
     def submit(self, works: Iterable[Run]) -> None:
         """Start these runs in order, as soon as possible."""
-        self._moved_at = time.monotonic()
-        self._works.extend(works)
+        super().submit(works)
         self._rouse()
-
-    def waiting(self) -> int:
-        """Return how many runs have not started."""
-        return len(self._works)
-
-    def stuck_for(self) -> float:
-        """Return for how many seconds runs have been waiting while none started."""
-        return time.monotonic() - self._moved_at if self.waiting() else 0.0
-
-    def take_back(self) -> list[Run]:
-        """Remove and return the runs that have not started."""
-        return self._also(len(self._works))
 
     def close(self) -> None:
         """Stop starting runs."""
@@ -165,8 +140,6 @@ class ThreadPool:
 class Threads(ThreadPool):
     """A pool of threads. A thread cannot be stopped: its handler checks `job.cancelled`."""
 
-    ends_within = 0.0
-
     def __init__(self, count: int) -> None:
         super().__init__("holdfast handler", self._run_all, count)
 
@@ -174,9 +147,6 @@ class Threads(ThreadPool):
         for work in works:
             run(work)
             work.control.finished(work)
-
-    def stop_job(self, job: RunningJob) -> None:
-        pass
 
     def begun(self) -> list[tuple[Run, str]]:
         # Found on the stacks: recording each run would cost more than a short run takes.
