@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from holdfast.engine.call import Call
     from holdfast.engine.calls import Granted
     from holdfast.job import Lease
-    from holdfast.worker.executors import Executor
     from holdfast.worker.handlers import Handler
     from holdfast.worker.loop import ControlLoop
-    from holdfast.worker.slots import Asking, Share, Shared
+    from holdfast.worker.slots import Asking, Executor, Share, Shared
 
 log = logging.getLogger("holdfast")
 

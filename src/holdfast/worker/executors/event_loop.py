@@ -13,9 +13,9 @@ from types import FrameType
 from typing import Any
 
 from holdfast.arguments import type_name
-from holdfast.worker.executors import Executor
 from holdfast.worker.job import Run, RunningJob, run_async, time_allowed
 from holdfast.worker.outcomes import GIVEN_BACK, Stop, ended, is_a
+from holdfast.worker.slots import Executor
 
 log = logging.getLogger("holdfast")
 

@@ -112,8 +112,6 @@ class Garbled(Exception):
 class Line:
     """One end of the connection between a worker and a child."""
 
-    listening = True
-
     def __init__(self, connection: socket.socket, decode: Callable[[bytes], object]) -> None:
         self._connection = connection
         self._decode = decode

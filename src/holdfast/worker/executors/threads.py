@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 from types import FrameType
 
-from holdfast.worker.executors import Executor
 from holdfast.worker.job import Run, run
+from holdfast.worker.slots import Executor
 
 log = logging.getLogger("holdfast")
 

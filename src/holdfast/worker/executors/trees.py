@@ -233,8 +233,6 @@ def _own(process: psutil.Process) -> int:
 class Death:
     """Becomes readable when a process has ended. Raises ProcessLookupError where unsupported."""
 
-    listening = True
-
     def __init__(self, pid: int) -> None:
         if sys.platform != "linux":
             raise ProcessLookupError
