@@ -14,8 +14,9 @@ import redis
 
 from holdfast.codec import new_id
 from holdfast.connection.address import parse
+from holdfast.connection.conversation import CONNECT_SECONDS, REPLY_SECONDS
 from holdfast.connection.protocol import Introduction, pack
-from holdfast.connection.sockets import CONNECT_SECONDS, REPLY_SECONDS, Link
+from holdfast.connection.server import Link
 
 LIST = b"floor:list"
 
@@ -66,7 +67,9 @@ class Floor:
 
     def _both(self, first: bytes, second: bytes) -> Any:
         """Send both in one round trip; return the answer to the first."""
-        return self._link.ask_both(first, second)[0]
+        answer = self._link.ask(first + second)
+        self._link.read()
+        return answer
 
 
 class PlainFloor:

@@ -38,8 +38,7 @@ SLOTS = 16384
 
 def await_replies_for(seconds: float, patch: pytest.MonkeyPatch) -> None:
     """Have clients take a reply for lost after so long."""
-    for module in ("sockets", "conversation"):
-        patch.setattr(f"holdfast.connection.{module}.REPLY_SECONDS", seconds)
+    patch.setattr("holdfast.connection.conversation.REPLY_SECONDS", seconds)
 
 
 def wait_until(condition: Callable[[], object], what: str = "it") -> None:

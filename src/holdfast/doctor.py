@@ -10,14 +10,13 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import hiredis
 
 from holdfast.connection.address import Address
-from holdfast.connection.protocol import INFO, Packer, describe, pack, untrusted
-from holdfast.connection.server import Server
-from holdfast.connection.sockets import Link
+from holdfast.connection.protocol import INFO, PING, Packer, describe, pack, untrusted
+from holdfast.connection.server import Link, Server
 from holdfast.engine import calls
 from holdfast.errors import HoldfastError, ServerRefused, ServerUnavailable, UnsupportedServer
 from holdfast.server.directory import default_owner
@@ -71,33 +70,40 @@ def examine(url: str | None = None, *, queue: str | None = None) -> Diagnosis:
     server = Server(url, patience=0, reply_within=REPLY_SECONDS)
     packer = Packer(queue or QUEUE)
     address = server.address
-    try:
-        node = server.where(packer.slot) if address.kind else None
-        address = address.at(node) if node else address
-        link = server.connect_to(node)
-    except (OSError, HoldfastError) as error:
-        server.close()
-        return Diagnosis(_url(server), None, "unknown", [_no_entry(address, error)])
-    try:
-        return _look(server, link, packer, named=queue is not None)
-    except (OSError, ServerUnavailable) as error:
-        return Diagnosis(_url(server), None, "unknown", [_no_entry(address, error)])
-    finally:
-        link.close()
-        server.close()
+    shown = str(address)
+    if address.embedded:
+        shown = f"embedded://{address.path or default_directory()}"
+    with closing(server):
+        try:
+            node = server.where(packer.slot) if address.kind else None
+            address = address.at(node) if node else address
+            with closing(server.connect_to(node)) as link:
+                health, tier, found = _look(server, link, packer, named=queue is not None)
+        except (OSError, HoldfastError) as error:
+            return Diagnosis(shown, None, "unknown", [_no_entry(address, error)])
+    return Diagnosis(shown, health.name if health else None, tier, by_weight(found))
 
 
-def _look(server: Server, link: Link, packer: Packer, *, named: bool) -> Diagnosis:
-    refused: list[Finding] = []
+def _look(
+    server: Server, link: Link, packer: Packer, *, named: bool
+) -> tuple[Health | None, Tier, list[Finding]]:
+    found: list[Finding] = []
     denied = None
     try:
         denied = server.run(packer, calls.rights())
     except ServerRefused as error:
-        refused.append(_no_scripts(error, named=named))
-    health, seen = _see(link, server.address.embedded, None if denied is None else tuple(denied))
-    tier, found = tier_of(health, seen), [*refused, *judge(health, seen)]
+        found.append(_no_scripts(error, named=named))
+    health, seen = _see(link, denied, embedded=server.address.embedded)
+    tier = tier_of(health, seen)
+    found += judge(health, seen)
     if server.address.by_default:
-        found.append(_chosen_by_default())
+        found.append(
+            Finding(
+                "ok",
+                f"HOLDFAST_URL is not set: this is the embedded server of this {default_owner()}, "
+                "which other machines, containers and users do not share",
+            )
+        )
     match server.address.kind:
         case "cluster" if named:
             found.append(Finding("ok", f"the cluster node of the queue is {link.address}"))
@@ -106,7 +112,7 @@ def _look(server: Server, link: Link, packer: Packer, *, named: bool) -> Diagnos
             tier, found = worst([tier, *tiers]), [*found, *others]
         case "sentinel":
             found.append(Finding("ok", f"the Sentinels say that the primary is {link.address}"))
-    return Diagnosis(_url(server), health.name if health else None, tier, by_weight(found))
+    return health, tier, found
 
 
 def _look_at_others(
@@ -125,8 +131,7 @@ def _look_at_others(
         if address == first.address:
             continue
         try:
-            link = server.connect_to(node)
-            with closing(link):
+            with closing(server.connect_to(node)) as link:
                 health, seen = _see(link)
         except (OSError, HoldfastError) as error:
             tiers.append("unknown")
@@ -144,63 +149,32 @@ def _look_at_others(
 
 
 def _see(
-    link: Link, embedded: bool = False, denied: tuple[str, ...] | None = None
+    link: Link, denied: list[str] | None = None, *, embedded: bool = False
 ) -> tuple[Health | None, Seen]:
+    """Ask a server all that is judged."""
     info = link.ask(INFO)
-    return read_health(info) if isinstance(info, bytes) else None, Seen(
-        settings=_settings(link),
-        embedded=embedded,
-        denied=denied,
-        round_trip_ms=_round_trip(link),
-        ahead_seconds=_ahead(link),
-    )
-
-
-def _url(server: Server) -> str:
-    """Return the URL for people: without the password, with the directory."""
-    address = server.address
-    if address.embedded:
-        return f"embedded://{address.path or default_directory()}"
-    return str(address)
-
-
-def _chosen_by_default() -> Finding:
-    return Finding(
-        "ok",
-        f"HOLDFAST_URL is not set: this is the embedded server of this {default_owner()}, which "
-        "other machines, containers and users do not share",
-    )
-
-
-def _settings(link: Link) -> dict[str, str] | None:
-    found: dict[str, str] = {}
-    for name in _SETTINGS:
-        reply = link.ask(pack(b"CONFIG", b"GET", name))
-        if isinstance(reply, hiredis.ReplyError):
-            return None
-        words = [word.decode(errors="replace") for word in reply]
-        found |= dict(zip(words[::2], words[1::2], strict=True))
-    return found
-
-
-def _round_trip(link: Link) -> float:
-    """Return milliseconds. A refused PING takes as long as an accepted one."""
+    settings = None
+    replies = [link.ask(pack(b"CONFIG", b"GET", name)) for name in _SETTINGS]
+    if not any(isinstance(reply, hiredis.ReplyError) for reply in replies):
+        words = [word.decode(errors="replace") for reply in replies for word in reply]
+        settings = dict(zip(words[::2], words[1::2], strict=True))
     took = []
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS):  # A refused PING takes as long as an accepted one.
         begun = time.perf_counter()
-        link.ask(pack(b"PING"))
+        link.ask(PING)
         took.append(time.perf_counter() - begun)
-    return median(took) * 1000
-
-
-def _ahead(link: Link) -> float | None:
     before = time.time()
-    reply: Any = link.ask(pack(b"TIME"))
-    after = time.time()
-    if isinstance(reply, hiredis.ReplyError):
-        return None
-    theirs = int(reply[0]) + int(reply[1]) / 1e6
-    return theirs - (before + after) / 2
+    clock = link.ask(pack(b"TIME"))
+    ahead = None
+    if not isinstance(clock, hiredis.ReplyError):
+        ahead = int(clock[0]) + int(clock[1]) / 1e6 - (before + time.time()) / 2
+    return read_health(info) if isinstance(info, bytes) else None, Seen(
+        settings=settings,
+        embedded=embedded,
+        denied=None if denied is None else tuple(denied),
+        round_trip_ms=median(took) * 1000,
+        ahead_seconds=ahead,
+    )
 
 
 def _no_scripts(error: ServerRefused, *, named: bool) -> Finding:

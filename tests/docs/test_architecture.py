@@ -17,8 +17,9 @@ from support import TestServer
 
 PAGE = DOCS / "architecture.md"
 HOME = Path(holdfast.__file__).parent
-OCCASIONAL = {"connection/address.py", "connection/topology.py", "escaping.py", "failures.py"}
-"""What runs if a machine is so slow that something is logged, or asked again."""
+OCCASIONAL = {"connection/address.py", "connection/retries.py", "escaping.py", "failures.py"}
+"""What runs if the server lacks a script, or a machine is so slow that something is logged, or
+asked again."""
 
 
 def listed(step: str) -> list[str]:

@@ -24,7 +24,7 @@ from holdfast import (
     spark,
     testing,
 )
-from holdfast.connection import address, server, sockets
+from holdfast.connection import address, conversation
 from holdfast.engine.library import BOUNDS
 from holdfast.server import keeper
 
@@ -119,7 +119,11 @@ def test_the_options_and_forms_of_a_url_are_those_of_the_code() -> None:
 
 def test_the_timeouts_are_those_of_the_code() -> None:
     shown = [value for _, value in rows(section(SERVER, "Timeouts and patience"))]
-    constants = (sockets.CONNECT_SECONDS, sockets.REPLY_SECONDS, server.PATIENCE_SECONDS)
+    constants = (
+        conversation.CONNECT_SECONDS,
+        conversation.REPLY_SECONDS,
+        conversation.PATIENCE_SECONDS,
+    )
     assert [value.partition(",")[0].partition(";")[0] for value in shown] == [
         f"{seconds:.0f}" for seconds in constants
     ]

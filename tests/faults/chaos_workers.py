@@ -21,7 +21,7 @@ from pathlib import Path
 from faults.journal import Began, Ended, Journal, Left, Order, Over, encode, now, read_order
 from faults.victims import raise_children
 from holdfast import AsyncRunningJob, Fail, Queue, Retry, RunningJob, Worker
-from holdfast.worker.executors.processes import child_process, executor
+from holdfast.worker.executors import processes
 from holdfast.worker.job import Run as AnyRun
 
 LEASE_SECONDS = 1.0
@@ -45,7 +45,7 @@ class Unlucky(Worker):
         super().ask_to_stop()
 
 
-class Mortal(child_process.Child):
+class Mortal(processes.Child):
     """A child whose end is written down."""
 
     journal: Journal
@@ -115,7 +115,7 @@ def hire(queue: Queue, journal: Journal, dice: random.Random) -> Worker:
         ahead=dice.choice((0, 0.02)),
     )
     worker.journal = Mortal.journal = journal
-    executor.Child = Mortal  # type: ignore[attr-defined]
+    processes.Child = Mortal  # type: ignore[misc]
 
     @worker.handler
     @worker.failure_handler

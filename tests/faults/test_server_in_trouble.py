@@ -37,7 +37,8 @@ from holdfast import (
     UnsupportedServer,
 )
 from holdfast.connection import protocol
-from holdfast.connection.topology import RoutedTries
+from holdfast.connection.protocol import RETRIABLE
+from holdfast.connection.retries import ROUTED, Tries
 from proxy import Proxy, cut_reply
 from support import (
     DEADLINE,
@@ -93,18 +94,18 @@ def must_be_refused(ask: Callable[[], object], word: str, advice: str) -> None:
 
 def note_refusals(monkeypatch: pytest.MonkeyPatch, note: Callable[[str], object]) -> None:
     """Call this with the word of each refusal that a client meets, before it goes on."""
-    after_refusal, after_no_entry = protocol.Tries.after_refusal, protocol.Tries.after_no_entry
+    after_refusal, after_no_entry = Tries.after_refusal, Tries.after_no_entry
 
-    def refused(tries: protocol.Tries, before: object, reply: Any, *node: Any) -> float:
+    def refused(tries: Tries, before: object, reply: Any, *node: Any) -> float:
         note(protocol.word_of(reply))
         return after_refusal(tries, before, reply, *node)
 
-    def not_let_in(tries: protocol.Tries, error: ServerRefused, *node: Any) -> float:
+    def not_let_in(tries: Tries, error: ServerRefused, *node: Any) -> float:
         note(error.word)
         return after_no_entry(tries, error, *node)
 
-    monkeypatch.setattr(protocol.Tries, "after_refusal", refused)
-    monkeypatch.setattr(protocol.Tries, "after_no_entry", not_let_in)
+    monkeypatch.setattr(Tries, "after_refusal", refused)
+    monkeypatch.setattr(Tries, "after_no_entry", not_let_in)
 
 
 def changes(queue: Queue, lease: Lease) -> dict[str, Callable[[], object]]:
@@ -589,7 +590,7 @@ def test_a_server_that_takes_no_more_clients_is_waited_for(
 def test_who_is_turned_away_hears_why_though_the_connection_is_closed_at_once() -> None:
     why = protocol.refusal(hiredis.ReplyError("ERR max number of clients reached"))
     assert isinstance(why, ServerRefused)
-    tries = protocol.Tries("here", BRIEFLY)
+    tries = Tries("here", BRIEFLY)
     time.sleep(tries.after_no_entry(why) + BRIEFLY)
     with pytest.raises(ServerRefused, match="raise its maxclients"):
         tries.after_loss(BrokenPipeError(), sent=False)
@@ -680,9 +681,7 @@ def test_a_cluster_that_is_down_is_waited_for() -> None:
 
 def test_all_that_is_waited_for_has_words_that_say_what_to_do() -> None:
     others = {"NOAUTH", "WRONGPASS"}
-    for word in (protocol.RETRIABLE | RoutedTries.retriable | protocol.ELSEWHERE | others) - {
-        "HTTP"
-    }:
+    for word in (RETRIABLE | ROUTED | protocol.ELSEWHERE | others) - {"HTTP"}:
         said = "ERR max number of clients reached" if word == "MAXCLIENTS" else f"{word} as it is"
         error = protocol.refusal(hiredis.ReplyError(said))
         assert isinstance(error, ServerRefused)

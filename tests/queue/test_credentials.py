@@ -30,8 +30,7 @@ from holdfast import (
     ServerUnavailable,
     Worker,
 )
-from holdfast.connection import credentials as logins
-from holdfast.connection.address import Address
+from holdfast.connection.address import MOST_PASSWORD_BYTES, read_password
 from support import DEADLINE, TestServer, command_on, kill_connections, wait_until
 from worker.support import at_work
 
@@ -154,7 +153,7 @@ def test_spaces_and_any_bytes_are_the_password(client: redis.Redis, password_fil
         queue.counts()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\n", b"x" * (logins.MOST_BYTES + 1)])
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"x" * (MOST_PASSWORD_BYTES + 1)])
 def test_a_file_without_a_password_is_named_and_waited_for(
     shell: Shell, own: TestServer, tmp_path: Path, content: bytes | None
 ) -> None:
@@ -174,7 +173,7 @@ def test_a_file_that_everybody_can_read_is_warned_about_once(
 ) -> None:
     password_file.chmod(0o604)
     for _ in range(2):
-        logins.login(Address(password_file=str(password_file)), None)
+        read_password(str(password_file))
     [said] = [record.getMessage() for record in caplog.records]
     assert f"{password_file}: chmod 600" in said
     assert "hunter2" not in said

@@ -20,8 +20,8 @@ import pytest
 from engine_support import own_server
 from faults.shells import SHELLS, Shell, open_queue
 from holdfast import AsyncQueue, AsyncServer, Queue, Server, ServerUnavailable
-from holdfast.connection import protocol
-from holdfast.connection.session import LEAST_SECONDS
+from holdfast.connection import retries
+from holdfast.connection.conversation import LEAST_SECONDS
 from support import DEADLINE, TestServer, wait_until
 
 BRIEFLY = 0.3
@@ -39,8 +39,6 @@ def for_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all wait for an hour who do not know about patience."""
     for name in ("CONNECT", "REPLY", "FIND", "OTHERS", "START"):
         monkeypatch.setattr(f"holdfast.connection.conversation.{name}_SECONDS", HOUR)
-    for module in ("sockets", "streams"):
-        monkeypatch.setattr(f"holdfast.connection.{module}.FIND_SECONDS", HOUR)
 
 
 @pytest.fixture
@@ -70,6 +68,34 @@ def test_a_server_that_does_not_answer_any_more(shell: Shell, server: TestServer
         server.thaw()
         wait_until(lambda: adds("a"))
         assert [job.id for job in queue.peek(9)] == ["before", "a"]
+
+
+def test_the_patience_of_a_call_begins_with_its_try_on_an_open_connection(
+    shell: Shell, server: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.connection.retries.SPARE_SECONDS", HOUR)
+    with open_queue(shell, "q", server.url, patience=BRIEFLY) as queue:
+
+        def adds() -> bool:
+            with suppress(ServerUnavailable):  # A slow machine is not a silent server.
+                queue.add(b"x")
+                return True
+            return False
+
+        wait_until(adds)
+        kind = AsyncServer if shell == "AsyncQueue" else Server
+        opened: list[object] = []
+
+        def count(*about: Any) -> Any:
+            opened.append(about)
+            return open_link(*about)
+
+        open_link = kind._open
+        monkeypatch.setattr(kind, "_open", count)
+        server.freeze()
+        assert "unknown: try again" in gives_up(queue)
+        assert not opened  # The try took longer than the patience, so there is no other.
+        server.thaw()
 
 
 def test_a_server_that_never_answered(shell: Shell, server: TestServer) -> None:
@@ -221,7 +247,7 @@ def test_a_step_takes_no_longer_than_there_is_patience() -> None:
 
 @pytest.mark.parametrize(("ago", "some"), [(0, True), (14, True), (16, False), (100, True)])
 def test_a_process_that_was_stopped_did_not_use_up_its_patience(ago: float, some: bool) -> None:
-    tries = protocol.Tries("there", 15, since=time.monotonic() - ago)
+    tries = retries.Tries("there", 15, since=time.monotonic() - ago)
     assert (tries.left > 0) is some
 
 

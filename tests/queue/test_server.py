@@ -36,11 +36,10 @@ from holdfast import (
     UnsupportedServer,
 )
 from holdfast.codec import MAX_PAYLOAD_BYTES
-from holdfast.connection import protocol
+from holdfast.connection import protocol, retries
 from holdfast.connection.address import Address
 from holdfast.connection.protocol import check_health
-from holdfast.connection.server import Sent
-from holdfast.connection.sockets import Link
+from holdfast.connection.server import Link, Sent
 from holdfast.engine import calls
 from holdfast.engine.call import Call
 from holdfast.server.health import read_health
@@ -293,6 +292,27 @@ def test_an_answer_that_is_lost_while_nobody_reads_it_is_asked_for_again(
     assert queue.counts().leased == 1
 
 
+@pytest.mark.parametrize("listens", [True, False])
+def test_only_who_listens_for_work_has_longer_for_its_reply(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    """Who may not listen sleeps first, and then asks."""
+    limits: list[float] = []
+    limit = Link.limit
+
+    def note(link: Link, seconds: float) -> None:
+        limits.append(seconds)
+        limit(link, seconds)
+
+    queue.counts()
+    queue.server._listens = listens
+    monkeypatch.setattr(Link, "limit", note)
+    assert queue.lease(30, wait=0.05) is None
+    usual = queue.server._reply_seconds
+    assert (max(limits) > usual) is listens
+    assert limits[-1] == usual
+
+
 def test_a_call_that_is_cut_while_it_is_sent_is_sent_again(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,9 +382,9 @@ def test_a_call_made_while_the_server_is_busy_is_answered_afterwards(
     ):
         queue.add(b"before")
         met = []
-        after_refusal = protocol.Tries.after_refusal
+        after_refusal = retries.Tries.after_refusal
 
-        def free_the_server(tries: protocol.Tries, before: object, reply: Any, *node: Any) -> float:
+        def free_the_server(tries: retries.Tries, before: object, reply: Any, *node: Any) -> float:
             met.append(protocol.word_of(reply))
             with suppress(redis.ResponseError):  # It may be free already.
                 client.script_kill()
@@ -382,7 +402,7 @@ def test_a_call_made_while_the_server_is_busy_is_answered_afterwards(
 
         running = threads.submit(run_for_ever)
         wait_until(is_busy, "a busy server")
-        monkeypatch.setattr(protocol.Tries, "after_refusal", free_the_server)
+        monkeypatch.setattr(retries.Tries, "after_refusal", free_the_server)
         assert queue.add(b"x")
         assert set(met) == {"BUSY"}
         running.result(DEADLINE)
@@ -427,8 +447,8 @@ def test_what_a_cancelled_call_cannot_give_back_is_said_in_one_line(
 @pytest.mark.parametrize("sent", [False, True])
 def test_what_was_sent_minutes_ago_is_not_sent_again(sent: bool) -> None:
     """The server may have forgotten that it knows it. What was never sent has all the patience."""
-    begun = time.time() - protocol.FORGOTTEN_SECONDS - 1
-    tries = protocol.Tries("there", 3600, calls.resume(), begun)
+    begun = time.time() - retries.FORGOTTEN_SECONDS - 1
+    tries = retries.Tries("there", 3600, calls.resume(), begun=begun)
     if sent:
         with pytest.raises(ServerUnavailable, match="unknown"):
             tries.after_loss(ConnectionResetError(), sent=True)
@@ -566,7 +586,7 @@ def test_the_password_is_said_nowhere(
 def test_that_it_is_away_is_told_soon_and_not_by_every_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.connection.protocol.TELL_AFTER_SECONDS", 0.1)
+    monkeypatch.setattr("holdfast.connection.retries.TELL_AFTER_SECONDS", 0.1)
 
     def call() -> list[str]:
         with pytest.raises(ServerUnavailable):

@@ -219,7 +219,7 @@ def test_16_a_worker_registers_itself_and_is_alive_as_long_as_it_works(
     live_queue: Queue, hire: Hire, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says so again before its time is over, and when it leaves that it is gone."""
-    monkeypatch.setattr("holdfast.worker.queues.REGISTER_SECONDS", 0.1)
+    monkeypatch.setattr("holdfast.worker.loop.REGISTER_SECONDS", 0.1)
     worker = hire(live_queue, held)
     wait_until(live_queue.workers, "the worker")
     (first,) = live_queue.workers()
@@ -251,7 +251,7 @@ def test_17_a_worker_that_was_failed_is_told_and_begins_anew(
     live_queue: Queue, hire: Hire, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its runs are lost, it registers again, and what it leases from then on is its own."""
-    monkeypatch.setattr("holdfast.worker.queues.REGISTER_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.worker.loop.REGISTER_SECONDS", 0.2)
     heard = Heard()
     hire(live_queue, held, concurrency=3, hooks=[heard])
     live_queue.add_many([NewJob(b"", id="a"), NewJob(b"", id="b", delay=60)])

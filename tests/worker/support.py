@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import pytest
 
 from holdfast import Hooks, Job, Queue, RunningJob, Worker
-from holdfast.worker.executors.processes.executor import Processes
+from holdfast.worker.executors.processes import Processes
 from holdfast.worker.loop import ControlLoop
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, wait_until

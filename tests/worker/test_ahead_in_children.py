@@ -17,11 +17,12 @@ import pytest
 
 from holdfast import Fail, Queue, RunningJob, Worker
 from holdfast.job import Lease
-from holdfast.worker.executors.processes import child as child_module
-from holdfast.worker.executors.processes import child_process, frames, shared_memory
-from holdfast.worker.executors.processes.child import Channel
-from holdfast.worker.executors.processes.shared_memory import Board
+from holdfast.worker.executors import child as child_module
+from holdfast.worker.executors import messages, processes
+from holdfast.worker.executors.child import Channel
+from holdfast.worker.executors.messages import Board
 from holdfast.worker.handlers import Handlers
+from holdfast.worker.job import Origin
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, wait_until
 from worker.support import NEVER, Heard, at_work, executor_of, is_done, shown, worker_of
@@ -53,16 +54,16 @@ def log(tmp_path: Path) -> Log:
 @pytest.fixture
 def most_ahead(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Let as much wait in a child as can; return how many it had, each time it was given some."""
-    monkeypatch.setattr(child_process, "AHEAD_SECONDS", 60.0)
+    monkeypatch.setattr(processes, "AHEAD_SECONDS", 60.0)
     had: list[int] = []
-    give = child_process.Child.give
+    give = processes.Child.give
 
-    def note(child: child_process.Child, works: Any) -> Any:
+    def note(child: processes.Child, works: Any) -> Any:
         too_much = give(child, works)
-        had.append(len(child._given))
+        had.append(len(child.given))
         return too_much
 
-    monkeypatch.setattr(child_process.Child, "give", note)
+    monkeypatch.setattr(processes.Child, "give", note)
     yield had
     assert max(had, default=2) > 1, "nothing ever waited in a child"
 
@@ -83,7 +84,7 @@ def test_each_runs_once_and_in_order(live_queue: Queue, log: Log, most_ahead: li
     ids = add(live_queue, 500)
     assert worker_with(live_queue, lambda job: log.write(job.id)).run(until_empty=True)
     assert log.lines() == ids
-    assert max(most_ahead) <= child_process.MOST_RUNS
+    assert max(most_ahead) <= processes.MOST_RUNS
 
 
 def test_every_answer_is_that_of_its_job(live_queue: Queue, most_ahead: list[int]) -> None:
@@ -170,7 +171,7 @@ def test_a_timeout_is_of_one_run(live_queue: Queue, log: Log) -> None:
 def test_a_worker_that_leaves_gives_back_what_waits(
     live_queue: Queue, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_process, "SLOW_SECONDS", NEVER)
+    monkeypatch.setattr(processes, "SLOW_SECONDS", NEVER)
     go_on = tmp_path / "go on"
 
     def handle(job: RunningJob) -> None:
@@ -199,7 +200,7 @@ def test_a_worker_that_leaves_gives_back_what_waits(
 def test_who_is_told_to_stop_is_told_alone(
     live_queue: Queue, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_process, "SLOW_SECONDS", NEVER)
+    monkeypatch.setattr(processes, "SLOW_SECONDS", NEVER)
 
     def handle(job: RunningJob) -> None:
         if job.id == "20":
@@ -276,7 +277,7 @@ def test_children_are_replaced_after_exactly_so_many(live_queue: Queue, log: Log
 def test_a_child_that_never_lives_costs_a_lapse(
     live_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.executors.processes.executor.live", lambda *_: os._exit(3))
+    monkeypatch.setattr("holdfast.worker.executors.processes.live", lambda *_: os._exit(3))
     live_queue.add(b"", id="a", max_lapses=2)
     assert worker_with(live_queue, lambda job: None).run(until_empty=True)
     assert shown(live_queue).error == "its process exited with 3"
@@ -285,16 +286,18 @@ def test_a_child_that_never_lives_costs_a_lapse(
 
 def test_a_child_begins_nothing_whose_lease_is_over() -> None:
     ours, theirs = socket.socketpair()
-    put, take = shared_memory.pair()
+    put, take = socket.socketpair()
     ran: list[RunningJob] = []
     handlers = Handlers("process")
     handlers.add(ran.append, None, None)
     channel = Channel(theirs, take, Board(1), 0)
     for lapses_at, expected in ((time.monotonic() - 1, 0), (time.monotonic() + 60, 1)):
-        given = frames.Jobs(1, "q", [Lease("a", b"", "t")], lapses_at)
-        work = child_module._work(given, child_module._ControlStub(given, channel), handlers)
+        given = messages.Jobs(1, Origin("q"), [Lease("a", b"", "t")], lapses_at)
+        child_module._run(given, child_module._ControlStub(given, channel), handlers)
         assert len(ran) == expected
-        assert (work.jobs[0].answer == GIVEN_BACK) == (not expected)
+        heard = messages.Line(ours, messages.read_from_child).read()
+        assert isinstance(heard, messages.Answers)
+        assert (heard.jobs[0].answer == GIVEN_BACK) == (not expected)
     for one in (ours, put):
         one.close()
 
@@ -322,14 +325,14 @@ def test_who_is_given_many_hears_that_it_should_leave(live_queue: Queue, tmp_pat
 
 
 def test_a_ticket_is_taken_by_one_side() -> None:
-    put, take = shared_memory.pair()
-    ours = shared_memory.Tickets(put, take.dup())
+    put, take = socket.socketpair()
+    ours = messages.Tickets(put, take.dup())
     taken: list[int] = []
 
     def be_child() -> None:
         try:
             while True:
-                taken.append(shared_memory.take(take))
+                taken.append(messages.take(take))
         except EOFError:
             pass
 
@@ -350,14 +353,14 @@ def test_a_ticket_is_taken_by_one_side() -> None:
 
 
 def test_nothing_is_taken_back_where_nothing_is_left() -> None:
-    put, take = shared_memory.pair()
-    ours = shared_memory.Tickets(put, take.dup())
+    put, take = socket.socketpair()
+    ours = messages.Tickets(put, take.dup())
     assert ours.take_back(5) == 0
     ours.give([1, 2, 3])
-    assert shared_memory.take(take) == 1
+    assert messages.take(take) == 1
     assert ours.take_back(5) == 2
     ours.close()
     with pytest.raises(EOFError):
-        shared_memory.take(take)
+        messages.take(take)
     assert ours.take_back(5) == 0
     take.close()

@@ -24,11 +24,10 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.executors.base import EventLoop
+from holdfast.worker.executors.event_loop import EventLoop
 from holdfast.worker.handlers import Handler
-from holdfast.worker.job import Run
-from holdfast.worker.loop import ControlLoop
-from holdfast.worker.outcomes import GIVEN_BACK
+from holdfast.worker.job import Run, RunContext
+from holdfast.worker.outcomes import GIVEN_BACK, Stop
 from support import DEADLINE, TestServer, wait_until
 from worker.support import Heard, at_work, is_done, shown, worker_of, working
 
@@ -175,14 +174,14 @@ def test_a_coroutine_that_is_cancelled_before_it_begins_has_an_answer() -> None:
             RunningJob(
                 Lease(id, b"", "holder.1"),
                 Handler(nothing, is_async=True),
-                cast("ControlLoop", noting),
+                cast("RunContext", noting),
                 float("inf"),
             )
             for id in "ab"
         )
         executor.submit([first, second])
         executor._begin()
-        first.stop_reason = "leaving"
+        first.stop_reason = Stop.LEAVING
         executor._stop_job(first)
         await comes_true(lambda: len(noting.over) == 2)
         assert noting.over == [first, second]

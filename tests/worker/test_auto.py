@@ -19,7 +19,7 @@ import pytest
 from holdfast import Auto, Queue, RunningJob, Worker
 from holdfast.worker import concurrency
 from holdfast.worker.concurrency import Load, LoadMeter, Tuner, bounds_of, next_count, processors
-from holdfast.worker.executors.thread_pool import ThreadPool
+from holdfast.worker.executors.threads import ThreadPool
 from holdfast.worker.job import Run
 from support import DEADLINE, TestServer, wait_until
 from worker.support import Gate, at_work, is_done, program, worker_of

@@ -155,7 +155,7 @@ def test_a_handler_knows_by_its_own_clock_that_its_lease_is_over(heard: Heard) -
         def handle(job: RunningJob) -> None:
             if not over.is_set():
                 until_cancelled(job)
-                assert job.stop_reason == ""
+                assert job.stop_reason is None
                 over.set()
 
         worker = worker_of(queue, handle, lease=2, hooks=[heard])

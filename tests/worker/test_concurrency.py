@@ -19,7 +19,7 @@ from holdfast.connection.protocol import Packer
 from holdfast.connection.server import Sent
 from holdfast.engine.call import Call
 from holdfast.errors import ServerUnavailable
-from holdfast.worker.lease_calls import LeaseCall, LeaseCalls
+from holdfast.worker.leases import HeldJobs, LeaseCall
 from support import wait_until
 from worker.support import (
     Gate,
@@ -284,27 +284,27 @@ def test_a_call_that_is_never_answered_takes_nothing_from_the_one_behind_it(
 def test_no_place_is_lost_with_an_answer_that_failed_jobs_would_have_waited_for(
     live_queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, result, lost = LeaseCalls.send, Sent.result, threading.Event()
+    send, result, lost = HeldJobs._send, Sent.result, threading.Event()
     worker = worker_of(live_queue, lambda job: None, concurrency=2, lease=1)
     worker.failure_handler(lambda job: None)
 
-    def ask_for_failed_next(flights: LeaseCalls, *args: Any, **options: Any) -> LeaseCall:
+    def ask_for_failed_next(held: HeldJobs, *args: Any, **options: Any) -> LeaseCall:
         for control in worker._controls.values():
-            control._ask_failed_at = 0.0
-        return send(flights, *args, **options)
+            control._held.ask_failed_at = 0.0
+        return send(held, *args, **options)
 
     def lose(sent: Sent[Any]) -> Any:
         frame = sys._getframe(1)
         callers = [frame.f_code.co_name]
         while frame := frame.f_back:  # type: ignore[assignment]
             callers.append(frame.f_code.co_name)
-        if callers[2] == "_read_pending" and callers[3].startswith("_lease") and not lost.is_set():
+        if callers[1:3] == ["read_pending", "lease"] and not lost.is_set():
             lost.set()
             sent.forget()
             raise ServerUnavailable("the answer is lost")
         return result(sent)
 
-    monkeypatch.setattr(LeaseCalls, "send", ask_for_failed_next)
+    monkeypatch.setattr(HeldJobs, "_send", ask_for_failed_next)
     monkeypatch.setattr(Sent, "result", lose)
     with at_work(worker):
         assert worker._shared

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from holdfast.worker.executors.thread_pool import ThreadPool
+from holdfast.worker.executors.threads import ThreadPool
 from holdfast.worker.job import Run
 from support import DEADLINE, wait_until
 

@@ -8,7 +8,7 @@ import platform
 import pytest
 
 from holdfast import NewJob, Queue, RunningJob, Server, Worker, WorkerInfo
-from holdfast.worker.reporting import fitting
+from holdfast.worker.queues import fitting
 from support import wait_until
 from worker.support import Gate, Heard, at_work, is_done, worker_of, working
 
@@ -16,7 +16,7 @@ from worker.support import Gate, Heard, at_work, is_done, worker_of, working
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers tell about themselves every few milliseconds."""
-    monkeypatch.setattr("holdfast.worker.queues.REGISTER_SECONDS", 0.02)
+    monkeypatch.setattr("holdfast.worker.loop.REGISTER_SECONDS", 0.02)
 
 
 def alive(queue: Queue) -> list[WorkerInfo]:

@@ -10,7 +10,7 @@ import redis
 
 from engine_support import own_server
 from holdfast import NewJob, Queue, RunningJob, Server
-from holdfast.worker import refused
+from holdfast.worker import outcomes
 from support import TestServer, wait_until
 from worker.support import Heard, Kind, as_handler, both_kinds, shown, worker_of, working
 
@@ -57,7 +57,7 @@ def results_for(queue: Queue, count: int) -> list[str]:
 def test_results_stay_within_the_servers_memory_and_all_are_stored_when_there_is_room(
     queue: Queue, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refused, "MOST_BYTES", 400 * MB)
+    monkeypatch.setattr(outcomes, "MOST_REFUSED_BYTES", 400 * MB)
     ids = results_for(queue, 300)
     heard = Heard()
     client.config_resetstat()
@@ -124,7 +124,7 @@ def test_follow_ups_wait_with_the_results(queue: Queue, client: redis.Redis) -> 
 def test_what_waits_is_bounded_and_the_rest_is_given_back_at_no_cost(
     queue: Queue, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refused, "MOST_JOBS", 3)
+    monkeypatch.setattr(outcomes, "MOST_REFUSED", 3)
     heard = Heard()
     results_for(queue, 5)
     client.config_set("maxmemory", 1)

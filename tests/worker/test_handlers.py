@@ -11,8 +11,7 @@ import pytest
 
 from conftest import Clock
 from holdfast import InvalidArgument, Queue, RunningJob, Worker
-from holdfast.worker.handlers import MOST_NAMES, Unknown
-from holdfast.worker.pace import unknown_after
+from holdfast.worker.handlers import MOST_NAMES, Unknown, unknown_after
 from worker.support import Heard, shown
 
 Called = list[tuple[str, str]]

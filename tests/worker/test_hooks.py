@@ -82,7 +82,7 @@ def test_a_log_that_raises_stops_no_worker(live_queue: Queue, times: int) -> Non
             live_queue.add_many(NewJob(b"", id=f"again{n}") for n in range(5))
             wait_until(lambda: live_queue.counts().failed == 10, "it to go on")
             control = control_of(worker, live_queue.name)
-            wait_until(lambda: not control._held, "all to be settled")
+            wait_until(lambda: not control._held.jobs, "all to be settled")
     finally:
         logger.removeFilter(refuse)
     assert raised

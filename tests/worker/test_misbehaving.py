@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import Queue, RunningJob, Worker
-from holdfast.worker.executors.processes import child_process, trees
+from holdfast.worker.executors import processes, trees
 from support import DEADLINE, wait_until
 from worker.families import Pids
 from worker.support import NEVER, Heard, at_work, shown, work_off, worker_of, working
@@ -53,7 +53,7 @@ def test_who_stops_itself_without_a_timeout_is_told_of_and_can_be_cancelled(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(child_process, "STILL_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "STILL_SECONDS", 0.05)
 
     def handle(job: RunningJob) -> None:
         pids.note()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.worker.pace import MOST_AHEAD, MOST_PATIENCE, Pace, extend_every
+from holdfast.worker.slots import MOST_AHEAD, MOST_PATIENCE, Pace, extend_every
 
 
 def pace(*seconds: float, concurrency: int = 4, ahead: float = 0.02, most_at_once: int = 1) -> Pace:

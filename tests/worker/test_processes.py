@@ -33,8 +33,8 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.executors.processes import child, child_process, frames
-from holdfast.worker.executors.processes.executor import Processes
+from holdfast.worker.executors import messages, processes
+from holdfast.worker.executors.processes import Processes
 from support import DEADLINE, TestServer, wait_until
 from worker.families import Pids, is_alive, start_family
 from worker.support import (
@@ -350,7 +350,7 @@ def _free(worker: Worker) -> int:
     assert worker._shared
     slots = worker._shared.slots
     with slots.lock:
-        return slots.free + sum(share.given for share in slots._shares)
+        return slots.free + sum(share.given for share in slots.shares)
 
 
 @pytest.mark.parametrize("why", ["cancelled", "lost"])
@@ -466,7 +466,7 @@ def test_a_worker_goes_on_when_its_fork_server_is_killed(
 def test_a_worker_without_descriptors_says_so(tmp_path: Path) -> None:
     text = """
     import resource
-    from holdfast.worker.executors.processes.fork_server import ForkServer
+    from holdfast.worker.executors.fork_server import ForkServer
     fork_server = ForkServer(lambda connection, take, slot: None)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
@@ -632,7 +632,7 @@ def test_a_child_that_had_much_memory_is_replaced(
     live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seconds in ("LOOK_SECONDS", "STILL_SECONDS"):  # It is not looked at while it runs.
-        monkeypatch.setattr(child_process, seconds, NEVER)
+        monkeypatch.setattr(processes, seconds, NEVER)
 
     def handle(job: RunningJob) -> None:
         pids.note()
@@ -652,7 +652,7 @@ def test_a_child_that_had_much_memory_is_replaced(
 def test_what_children_share_with_the_worker_is_not_counted(
     live_queue: Queue, pids: Pids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child_process, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(processes, "LOOK_SECONDS", 0.001)
     model = bytearray(os.urandom(2**20)) * 400
 
     def handle(job: RunningJob) -> None:
@@ -722,14 +722,15 @@ def test_who_closes_all_descriptors_is_settled_as_it_answered(
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (frames.Extended("why"), LeaseLost),
-        (frames.Extended("why", cancelled=True), JobCancelled),
-        (frames.Extended("why", unavailable=True), ServerUnavailable),
+        (messages.Extended("why"), LeaseLost),
+        (messages.Extended("why", cancelled=True), JobCancelled),
+        (messages.Extended("why", unavailable=True), ServerUnavailable),
     ],
 )
 def test_a_child_is_told_why_its_lease_was_not_extended(
-    answer: frames.Extended, expected: type[Exception]
+    answer: messages.Extended, expected: type[Exception]
 ) -> None:
-    error = child._refusal(answer)
-    assert type(error) is expected
-    assert str(error) == "why"
+    with pytest.raises(expected) as refused:
+        answer.check()
+    assert type(refused.value) is expected
+    assert str(refused.value) == "why"

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import Clock
 from holdfast import AsyncQueue, Queue, RunningJob, Server, ServerUnavailable, Worker
-from holdfast.worker import schedules
+from holdfast.worker import queues
 from support import TestServer, wait_until
 from worker.support import at_work, program, worker_of, working
 
@@ -154,7 +154,7 @@ def test_a_server_that_is_lost_is_for_the_control_loop_to_bear() -> None:
     queue = Queue("nowhere", Server("redis://localhost:1", patience=0.05))
     queue.every("1m", name="s")
     with pytest.raises(ServerUnavailable):
-        schedules.Ticker(queue).tick()
+        queues.Ticker(queue).tick()
 
 
 def test_ticks_that_are_refused_keep_nobody_from_working(
@@ -165,7 +165,7 @@ def test_ticks_that_are_refused_keep_nobody_from_working(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A full server takes no more jobs, and is drained."""
-    monkeypatch.setattr(schedules, "REFUSED_SECONDS", 0.05)
+    monkeypatch.setattr(queues, "REFUSED_SECONDS", 0.05)
     caplog.set_level(logging.WARNING, "holdfast")
     clock.ms -= clock.ms % 60_000
     ran: list[str] = []

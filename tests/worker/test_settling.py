@@ -10,7 +10,7 @@ from holdfast import Facts, InvalidArgument, Lease, QueueFull, RunningJob, Serve
 from holdfast.engine.call import Entry
 from holdfast.worker import outcomes
 from holdfast.worker.handlers import Handler
-from holdfast.worker.loop import ControlLoop
+from holdfast.worker.job import RunContext
 from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, Settlement, lapsed
 
 ENTRY = Entry("f", b"", True, 50, b"", b"")
@@ -18,7 +18,7 @@ ENTRY = Entry("f", b"", True, 50, b"", b"")
 
 def answered(id: str, answer: Answer, *, follow_ups: int = 0) -> RunningJob:
     job = RunningJob(
-        Lease(id, b"", "holder.1", Facts()), Handler(print), cast("ControlLoop", None), 0
+        Lease(id, b"", "holder.1", Facts()), Handler(print), cast("RunContext", None), 0
     )
     job.answer = answer
     job.follow_ups = [ENTRY] * follow_ups or None

@@ -19,7 +19,7 @@ WORKER = """
     import logging, sys, threading, time
     from pathlib import Path
     from holdfast import Hooks, Queue, Worker
-    from holdfast.worker.executors.base import EventLoop
+    from holdfast.worker.executors.event_loop import EventLoop
 
     EventLoop.ends_within = 60  # Who is ended has the time to say so.
 
@@ -56,7 +56,7 @@ WORKER = """
 
     def tell():
         controls = worker._controls
-        while not controls or not all(one.is_leaving() for one in controls.values()):
+        while not controls or not all(one.leave_at is not None for one in controls.values()):
             time.sleep(0.005)
             controls = dict(worker._controls)
         print("stopping")

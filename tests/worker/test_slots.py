@@ -104,7 +104,7 @@ def test_who_had_enough_leaves_the_rest_to_others() -> None:
     a.want_more()
     assert a.take() == 8
     b.want_more()
-    a.want_no_more()
+    a.wants_more = False
     a.free(5)
     assert (a.take(), b.take()) == (0, 5)
 
@@ -119,8 +119,8 @@ def test_in_strict_order_the_first_who_is_hungry_gets_all() -> None:
     a.want_more()
     slots.add(2)
     assert (a.take(), b.take(), c.take()) == (2, 0, 0)
-    a.want_no_more()
-    b.want_no_more()
+    a.wants_more = False
+    b.wants_more = False
     slots.add(3)
     assert (a.take(), b.take(), c.take()) == (0, 0, 3)
 
@@ -200,8 +200,7 @@ def test_the_places_of_one_who_is_not_answered_are_lent_to_others() -> None:
     slots.lend()
     assert (a.take(), b.take()) == (0, 0)
     a.answered(first)
-    a.answered(second)
-    a.free(3)
+    a.answered(second, used=1)
     assert (a.take(), b.take(), slots.free) == (0, 0, 0)
     b.free(4)
     a.free(1)
@@ -214,7 +213,7 @@ def test_the_places_of_one_who_was_answered_are_not_lent() -> None:
     a.want_more()
     asking = a.ask(a.take())
     asking.since -= NEVER
-    a.answered(asking)
+    a.answered(asking, used=4)
     b.want_more()
     slots.lend()
     assert b.take() == 0
@@ -229,7 +228,7 @@ def test_those_who_got_something_are_roused_and_nobody_else() -> None:
     b.want_more()
     assert roused.times == {"a": 1}
     a.take()
-    a.want_no_more()
+    a.wants_more = False
     a.free(2)
     assert roused.times == {"a": 1, "b": 1}
     assert b.take() == 2
@@ -325,7 +324,7 @@ def test_there_are_never_more_places_taken_than_there_are(
             case "h":
                 joined[at].want_more()
             case "e":
-                joined[at].want_no_more()
+                joined[at].wants_more = False
             case "t":
                 taken[at] += joined[at].take()
             case "f":

@@ -187,8 +187,8 @@ def test_a_server_that_will_not_have_the_worker_ends_it(login: str, word: str) -
 def test_a_server_that_is_back_is_logged_once_with_how_long_it_was_away(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.connection.protocol.TELL_AFTER_SECONDS", 0)
-    monkeypatch.setattr("holdfast.connection.protocol.TELL_EVERY_SECONDS", 4 * DEADLINE)
+    monkeypatch.setattr("holdfast.connection.retries.TELL_AFTER_SECONDS", 0)
+    monkeypatch.setattr("holdfast.connection.retries.TELL_EVERY_SECONDS", 4 * DEADLINE)
     caplog.set_level(logging.WARNING)
 
     def lines(text: str) -> list[str]:

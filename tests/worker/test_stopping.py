@@ -27,11 +27,10 @@ from holdfast import (
     Worker,
     WrongState,
 )
-from holdfast.worker.executors.base import EventLoop
-from holdfast.worker.executors.processes.guard import fork
+from holdfast.worker.executors.event_loop import EventLoop
+from holdfast.worker.executors.fork_server import fork
 from holdfast.worker.handlers import Handler
-from holdfast.worker.job import run
-from holdfast.worker.loop import ControlLoop
+from holdfast.worker.job import RunContext, run
 from holdfast.worker.outcomes import GIVEN_BACK
 from support import DEADLINE, command_on, wait_until, with_login
 from worker.support import (
@@ -62,7 +61,7 @@ def in_a_thread(ask: Callable[[], object]) -> Iterator[list[object]]:
 
 
 def is_stopping(worker: Worker) -> bool:
-    return all(control._leave_at is not None for control in worker._controls.values())
+    return all(control.leave_at is not None for control in worker._controls.values())
 
 
 # ----------------------------------------------------------------------- drain
@@ -199,7 +198,7 @@ def test_a_handler_that_ends_just_when_its_worker_leaves_is_settled_once(
 
 
 def test_what_was_given_back_stays_so_whatever_its_handler_comes_to() -> None:
-    control = cast("ControlLoop", SimpleNamespace(hooks=()))
+    control = cast("RunContext", SimpleNamespace(hooks=()))
     for body in (lambda job: None, lambda job: 1 / 0):
         job = RunningJob(Lease("a", b"", "holder.1"), Handler(body), control, 0)
         job.answer = GIVEN_BACK
@@ -404,7 +403,7 @@ def test_an_idle_worker_does_not_use_its_grace_to_wait_for_a_server_that_is_lost
         worker.start()
         controls = list(worker._controls.values())
         wait_until(lambda: is_done(queue), "the job to be done")
-        wait_until(lambda: not any(control._held for control in controls), "it to know that")
+        wait_until(lambda: not any(control._held.jobs for control in controls), "it to know that")
         if how == "killed":
             server.kill()
         else:
@@ -453,8 +452,11 @@ def test_a_job_that_arrives_after_an_idle_worker_was_stopped_is_given_back(clock
         queue.add(b"", id="a", delay=60)
         worker.start()
         [control] = worker._controls.values()
-        asked_at, session = control._asked_at, control.queue.server.session
-        wait_until(lambda: control._asked_at > asked_at and session._idle, "it to find nothing")
+        held, session = control._held, control.queue.server.session
+        asked_at = held.asked_at
+        wait_until(
+            lambda: control._held.asked_at > asked_at and session._idle, "it to find nothing"
+        )
         server.freeze()
         clock.advance(60)  # The next call leases the job, and is answered after the stop.
         wait_until(lambda: not session._idle, "it to ask again")
@@ -496,7 +498,9 @@ def test_nothing_begins_after_a_worker_was_stopped_without_its_server(kind: Kind
         callers = set(session._idle)
         queue.add(b"", id="slow")
         queue.add_many([b""] * 20)
-        wait_until(lambda: "slow" in begun and len(control._held) > 5, "some to wait behind it")
+        wait_until(
+            lambda: "slow" in begun and len(control._held.jobs) > 5, "some to wait behind it"
+        )
         callers.update(session._idle)
         server.freeze()
         wait_until(lambda: callers - {*session._idle}, "it to ask the server that is lost")

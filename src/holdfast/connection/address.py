@@ -1,4 +1,8 @@
-"""Server URLs: parses them into an `Address`. It holds the password, but no repr shows it.
+"""Server URLs: parses them into an `Address`, which holds the login, but no repr shows it.
+
+Passwords in files, and those of the user's `credentials` function, are read anew for each
+connection, so that a password can change and a token can expire while a program runs. No message
+here repeats a password, or the text of an error that may contain one.
 
 A URL names one server, the nodes of a cluster, or Sentinels. `topology.py` chooses among several
 servers.
@@ -9,16 +13,21 @@ and what it accepts differs between patch releases of Python.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import ssl
+import stat
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv6Address
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
 from holdfast.errors import InvalidArgument
+
+log = logging.getLogger("holdfast")
 
 _TCP: Final = ("redis", "valkey", "rediss", "valkeys")
 _TLS: Final = ("rediss", "valkeys")
@@ -52,20 +61,16 @@ Node: TypeAlias = tuple[str, int]
 """Host and port of one server of several."""
 
 
-class _Login(TypedDict):
-    user: str
-    password: str
-    password_file: str
+MOST_PASSWORD_BYTES: Final = 65536
+"""The most bytes of a password file. Tokens are long, but not that long."""
 
+Login: TypeAlias = tuple[str, str]
+"""User and password; both are empty without a login."""
 
-class _Split(NamedTuple):
-    """The pieces of a URL. Only the options are percent-decoded."""
+Credentials: TypeAlias = Callable[[], "str | Login | Awaitable[str | Login]"]
+"""A function that returns a password, or a user and a password. It may be async."""
 
-    scheme: str
-    login: str
-    hosts: str
-    path: str
-    options: dict[str, str]
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -128,12 +133,26 @@ class Address:
 
     def sentinel(self, node: Node) -> Address:
         """Return the address of a Sentinel, which has its own login."""
-        login = _Login(
+        return replace(
+            self.at(node),
+            db=0,
+            is_sentinel=True,
             user=self.sentinel_user,
             password=self.sentinel_password,
             password_file=self.sentinel_password_file,
         )
-        return replace(self.at(node), db=0, is_sentinel=True, **login)
+
+    def login_from(self, said: Any) -> Login:
+        """Return the login that a credentials function has returned."""
+        if isinstance(said, str):
+            said = (self.user, said)
+        if isinstance(said, tuple | list) and len(said) == 2 and all(map(_can_be_sent, said)):
+            user, password = said
+            return user, password
+        raise InvalidArgument(
+            "the credentials function must return a password or (user, password) as str, in "
+            f"characters that UTF-8 can encode, not {type(said).__name__}"
+        )
 
     def tls_context(self) -> ssl.SSLContext:
         """Return the TLS context. It checks certificate and host name unless `verify=none`."""
@@ -164,7 +183,7 @@ def parse(url: str | None = None) -> Address:
         raise InvalidArgument(f"url must be a str, not {type(url).__name__}")
     try:
         url.encode()  # A lone surrogate cannot be sent.
-        address = replace(_address(_split(url.strip())), by_default=by_default)
+        address = _address(*_split(url.strip()), by_default=by_default)
     except InvalidArgument:
         raise
     except ValueError:
@@ -175,8 +194,11 @@ def parse(url: str | None = None) -> Address:
     return _with_login(address)
 
 
-def _split(url: str) -> _Split:
-    """Split a URL into pieces; raise ValueError if it cannot be read."""
+def _split(url: str) -> tuple[str, str, str, str, dict[str, str]]:
+    """Return scheme, login, hosts, path and options of a URL; raise ValueError if unreadable.
+
+    Only the options are percent-decoded.
+    """
     if "#" in url:
         raise InvalidArgument("url has a '#': write it as %23")
     if _CONTROL.search(url):
@@ -200,136 +222,99 @@ def _split(url: str) -> _Split:
         options[name] = _decoded(value)
     scheme = scheme.lower()
     if scheme == "embedded":
-        return _Split(scheme, "", "", rest, options)
+        return scheme, "", "", rest, options
     authority, slash, path = rest.partition("/")
     login, _, hosts = authority.rpartition("@")
-    return _Split(scheme, login, hosts, slash + path, options)
+    return scheme, login, hosts, slash + path, options
 
 
-def _address(parts: _Split) -> Address:
+def _address(
+    scheme: str, login: str, hosts: str, path: str, given: dict[str, str], *, by_default: bool
+) -> Address:
     """Interpret the pieces of a URL; raise ValueError if one cannot be read."""
-    base, plus, kind = parts.scheme.partition("+")
-    given = dict(parts.options)
-    patience = _patience(given.pop("patience", None))
-    if parts.scheme == "embedded":
+    base, plus, kind = scheme.partition("+")
+    found: dict[str, Any] = {"patience": _patience(given.pop("patience", None))}
+    if scheme == "embedded":
         if given:
             raise InvalidArgument(
                 f"url has the option {min(given)[:40]!a}, which means nothing to the embedded "
                 "server: leave it out. With embedded:// there is patience only"
             )
-        path = _path(parts.path)
-        return Address(embedded=True, path=path, patience=patience)
-    if parts.scheme != "unix" and (
-        base not in _TCP or kind not in _PORTS or bool(plus) != bool(kind)
-    ):
+        return Address(embedded=True, path=_path(path), by_default=by_default, **found)
+    if scheme != "unix" and (base not in _TCP or kind not in _PORTS or bool(plus) != bool(kind)):
         raise InvalidArgument(f"url must begin with {_FORMS}")
-    user, _, password = parts.login.partition(":")
-    login = _Login(
-        user=_decoded(user),
-        password=_decoded(password),
-        password_file=_file("password_file", given),
-    )
-    replicas = _replicas(given.pop("replicas", "0"))
-    if parts.scheme == "unix":
-        db = _database("", given)
+    user, _, password = login.partition(":")
+    found |= {"user": _decoded(user), "password": _decoded(password)}
+    found["password_file"] = _file("password_file", given)
+    found["replicas"] = _replicas(given.pop("replicas", "0"))
+    if scheme == "unix":
+        found["db"] = _database("", given)
         _refuse_unknown(given)
-        if not parts.path or parts.hosts:
+        if not path or hosts:
             raise InvalidArgument("url of a unix socket needs a path: unix:///run/valkey.sock")
-        return Address(path=_path(parts.path), db=db, replicas=replicas, patience=patience, **login)
-    nodes = _nodes(parts.hosts, _PORTS[kind])
-    primary, path = "", parts.path.strip("/")
+        return Address(path=_path(path), **found)
+    nodes = _nodes(hosts, _PORTS[kind])
+    path = path.strip("/")
     if kind == "sentinel":
-        name, _, path = path.partition("/")
-        primary = _decoded(name)
+        primary, _, path = path.partition("/")
         if not primary:
             raise InvalidArgument(
                 "url of Sentinels needs the name of the primary: redis+sentinel://host/mymaster"
             )
-    db = _database(path, given)
-    if kind == "cluster" and db:
+        found["primary"] = _decoded(primary)
+        for option in ("sentinel_user", "sentinel_password"):
+            found[option] = given.pop(option, "")
+        found["sentinel_password_file"] = _file("sentinel_password_file", given)
+    found["db"] = _database(path, given)
+    if kind == "cluster" and found["db"]:
         raise InvalidArgument("url of a cluster can name no database other than 0")
-    tls = base in _TLS
-    options = tuple((name, given.pop(name)) for name in _TLS_OPTIONS if tls and name in given)
-    if dict(options).get("verify", "full") not in ("full", "none"):
-        raise InvalidArgument("url has an unknown verify: full (the default) or none")
-    if any("\0" in value for _, value in options):
-        raise ValueError
-    one = Address(
-        tls=tls, tls_options=options, db=db, replicas=replicas, patience=patience, **login
-    )
-    if not kind:
-        if len(nodes) > 1:
-            raise InvalidArgument(
-                "url names several hosts: use redis+cluster:// or redis+sentinel:// for those"
-            )
-        _refuse_unknown(given)
-        return one.at(nodes[0])
-    reach = given.pop("reach", "")
-    if reach:
-        reach = _host(reach)
-    if kind == "cluster":
-        _refuse_unknown(given)
-        return replace(one, kind="cluster", nodes=nodes, reach=reach)
-    asking = replace(
-        one,
-        kind="sentinel",
-        nodes=nodes,
-        primary=primary,
-        reach=reach,
-        sentinel_user=given.pop("sentinel_user", ""),
-        sentinel_password=given.pop("sentinel_password", ""),
-        sentinel_password_file=_file("sentinel_password_file", given),
-    )
+    if base in _TLS:
+        options = tuple((name, given.pop(name)) for name in _TLS_OPTIONS if name in given)
+        if dict(options).get("verify", "full") not in ("full", "none"):
+            raise InvalidArgument("url has an unknown verify: full (the default) or none")
+        if any("\0" in value for _, value in options):
+            raise ValueError
+        found |= {"tls": True, "tls_options": options}
+    if kind:
+        reach = given.pop("reach", "")
+        found |= {"kind": kind, "nodes": nodes, "reach": _host(reach) if reach else ""}
+    elif len(nodes) > 1:
+        raise InvalidArgument(
+            "url names several hosts: use redis+cluster:// or redis+sentinel:// for those"
+        )
+    else:
+        found["host"], found["port"] = nodes[0]
     _refuse_unknown(given)
-    return asking
+    return Address(**found)
 
 
 def _with_login(address: Address) -> Address:
     """Take the parts of the login that the URL leaves out from the environment."""
     if address.embedded:
         return address
-    login = _filled(
-        _Login(user=address.user, password=address.password, password_file=address.password_file),
-        "password_file",
-        "HOLDFAST_",
-    )
-    address = replace(address, **login)
+    address = _filled(address, "", "HOLDFAST_")
     if address.kind != "sentinel":
         return address
-    asking = _filled(
-        _Login(
-            user=address.sentinel_user,
-            password=address.sentinel_password,
-            password_file=address.sentinel_password_file,
-        ),
-        "sentinel_password_file",
-        "HOLDFAST_SENTINEL_",
-    )
-    return replace(
-        address,
-        sentinel_user=asking["user"],
-        sentinel_password=asking["password"],
-        sentinel_password_file=asking["password_file"],
-    )
+    return _filled(address, "sentinel_", "HOLDFAST_SENTINEL_")
 
 
-def _filled(login: _Login, option: str, prefix: str) -> _Login:
-    if login["password"] and login["password_file"]:
-        raise InvalidArgument(f"url has both a password and {option}: leave one out")
-    user, password, file = (
+def _filled(address: Address, of: str, prefix: str) -> Address:
+    names = ("user", "password", "password_file")
+    user, password, file = (getattr(address, of + name) for name in names)
+    if password and file:
+        raise InvalidArgument(f"url has both a password and {of}password_file: leave one out")
+    environ = (
         os.environ.get(prefix + name, "") for name in ("USERNAME", "PASSWORD", "PASSWORD_FILE")
     )
-    if password and file:
+    other_user, other_password, other_file = environ
+    if other_password and other_file:
         raise InvalidArgument(
             f"both {prefix}PASSWORD and {prefix}PASSWORD_FILE are set: unset one of them"
         )
-    if login["password"] or login["password_file"]:
-        password = file = ""
-    return _Login(
-        user=login["user"] or user,
-        password=login["password"] or password,
-        password_file=login["password_file"] or (str(Path(file).absolute()) if file else ""),
-    )
+    if not password and not file:
+        password, file = other_password, other_file and str(Path(other_file).absolute())
+    login: dict[str, Any] = dict(zip(names, (user or other_user, password, file), strict=True))
+    return replace(address, **{of + name: word for name, word in login.items()})
 
 
 def default_url() -> str:
@@ -462,3 +447,40 @@ def _refuse_unknown(given: dict[str, str]) -> None:
             f"rediss:// {', '.join(_TLS_OPTIONS)}; with several servers reach; with Sentinels "
             f"{', '.join(_SENTINEL_LOGIN)}"
         )
+
+
+# ------------------------------------------------------------------------------- logins
+
+
+def read_password(path: str) -> str:
+    """Return the password in a file, without trailing line breaks; raise OSError on failure."""
+    try:
+        with Path(path).open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(MOST_PASSWORD_BYTES + 1).rstrip(b"\r\n")
+    except OSError as error:
+        raise ConnectionError(
+            f"the password file {path} cannot be read: {error.strerror}"
+        ) from None
+    if not text or len(text) > MOST_PASSWORD_BYTES:
+        what = f"is longer than {MOST_PASSWORD_BYTES} bytes" if text else "is empty"
+        raise ConnectionError(f"the password file {path} {what}")
+    if stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH) and path not in _warned:
+        _warned.add(path)
+        log.warning("every user of this machine can open the password file %s: chmod 600", path)
+    return text.decode(errors="surrogateescape")
+
+
+def no_credentials(error: Exception) -> ConnectionError:
+    """Return the error for a credentials function that raised one, whose text may be secret."""
+    return ConnectionError(
+        f"cannot get credentials: the credentials function raised {type(error).__name__}"
+    )
+
+
+def _can_be_sent(word: object) -> bool:
+    try:
+        str.encode(word, errors="surrogateescape")  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):  # Not a str, or has a lone surrogate.
+        return False
+    return True

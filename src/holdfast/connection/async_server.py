@@ -1,26 +1,143 @@
-"""Servers for asyncio: awaits the steps of conversations."""
+"""Servers for asyncio: makes calls, and carries out conversations, in an event loop.
+
+Also the connection on which it does so, an asyncio protocol.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from holdfast.connection import credentials as logins
+import hiredis
+
 from holdfast.connection import protocol
-from holdfast.connection.address import Address, Node
-from holdfast.connection.conversation import Conversations, Steps, Subscription
-from holdfast.connection.server import embedded_path
-from holdfast.connection.session import Caller
-from holdfast.connection.streams import AsyncLink, open_link
+from holdfast.connection.address import Address, Login, Node, no_credentials, read_password
+from holdfast.connection.conversation import Caller, Conversations, Steps, Subscription, Tried
+from holdfast.connection.server import explained, unspoken
 from holdfast.engine.call import Call
 from holdfast.errors import InvalidArgument
 
 T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
+
+MOST_REPLIES: Final = 1000
+"""About how many unread replies are buffered. A slow reader of events leaves the rest to the
+server."""
+
+
+class AsyncLink(asyncio.Protocol):
+    """A connection that sends bytes and reads replies. Its failures are OSErrors."""
+
+    def __init__(
+        self, address: Address, introduction: protocol.Introduction, reply_seconds: float
+    ) -> None:
+        self._address = address
+        self._introduction = introduction
+        self._unheard: list[bytes] = []
+        self._reply_seconds = reply_seconds
+        self._reader = hiredis.Reader()
+        self._replies: deque[Any] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport
+        self._lost: OSError | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:  # noqa: D102
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not False:
+                self._replies.append(reply)
+        except hiredis.ProtocolError as error:
+            try:
+                self._replies.append(protocol.misread(self._address, data, error))
+            except ConnectionResetError as lost:
+                self._lost = lost
+            self._transport.abort()
+        if len(self._replies) > MOST_REPLIES:
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        if self._lost is None:
+            lost = ConnectionResetError("the server closed the connection")
+            self._lost = exc if isinstance(exc, OSError) else lost
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def introduce(self, login: Login) -> None:
+        """Log in, and send the client names, whose replies are read with the next reply."""
+        greeting, must, names = self._introduction.pack(login, self._address.db)
+        self._transport.write(greeting)
+        try:
+            for _ in range(must):
+                if isinstance(reply := await self.read(), hiredis.ReplyError):
+                    raise protocol.refusal(reply)
+        except OSError as error:
+            raise unspoken(error, self._address) from None
+        self._unheard = names
+
+    async def send(self, packed: bytes) -> None:
+        """Send commands without reading their replies."""
+        self._transport.write(packed)
+
+    async def ask(self, packed: bytes) -> Any:
+        """Send a command and return its reply. An error reply is returned, not raised."""
+        self._transport.write(packed)
+        return await self.read()
+
+    async def read(self) -> Any:
+        """Return the next reply. The timeout starts again while data is being sent."""
+        if self._unheard and (refused := await self.settle()):
+            return refused  # No reply follows.
+        while not self._replies:
+            if self._lost is not None:
+                raise self._lost
+            self._transport.resume_reading()
+            unsent = self._transport.get_write_buffer_size()
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(self._reply_seconds):
+                    await self._waiter
+            except TimeoutError:
+                if self._transport.get_write_buffer_size() >= unsent:
+                    raise
+        return self._replies.popleft()
+
+    async def settle(self) -> hiredis.ReplyError | None:
+        """Read the replies to the client names, so that the next reply is that of the call.
+
+        Returns an error reply if the server rejected the connection, else None.
+        """
+        names, self._unheard = self._unheard, []
+        try:
+            for name in names:
+                if not self._introduction.hear(name, reply := await self.read()):
+                    refused: hiredis.ReplyError = reply
+                    return refused
+        except OSError as error:
+            raise unspoken(error, self._address) from None
+        return None
+
+    def limit(self, seconds: float) -> None:
+        """Set the timeout of replies."""
+        self._reply_seconds = seconds
+
+    def close(self) -> None:
+        """Close at once. Outstanding replies are lost."""
+        self._transport.abort()
 
 
 class AsyncServer(Conversations[AsyncLink]):
@@ -39,19 +156,40 @@ class AsyncServer(Conversations[AsyncLink]):
         self._enter_loop()
         caller = self.session.take_caller()
         caller.number += 1
+        cancelled = False
         try:
-            answer = await carry_out(self._converse(caller, packer, call, now, call.wait))
+            return await self._run(caller, packer, call, now, call.wait)
         except asyncio.CancelledError:
-            if call.undo is None:
-                self.session.give_caller(caller)
-            else:
+            cancelled = True
+            raise
+        finally:
+            if cancelled and call.undo is not None:
                 self._later(self._undo(caller, packer, call, now))
-            raise
-        except BaseException:
-            self.session.give_caller(caller)
-            raise
-        self.session.give_caller(caller)
-        return answer
+            else:
+                self.session.give_caller(caller)
+
+    async def _run(
+        self,
+        caller: Caller[AsyncLink],
+        packer: protocol.Packer,
+        call: Call[T],
+        now: bytes,
+        wait: float = 0,
+    ) -> T:
+        tried = None
+        if link := self._warm_link(caller, packer.slot, call):
+            begun, since = time.time(), time.monotonic()
+            try:
+                reply = await link.ask(packer.pack(call, now, caller.name, caller.number))
+            except OSError as error:
+                reply = error
+            except BaseException:
+                caller.drop()
+                raise
+            if not isinstance(reply, hiredis.ReplyError | OSError):
+                return call.read(reply)
+            tried = Tried(begun, since, reply)
+        return await carry_out(self._converse(caller, packer, call, now, tried, wait=wait))
 
     @asynccontextmanager
     async def subscribe(
@@ -151,7 +289,7 @@ class AsyncServer(Conversations[AsyncLink]):
         """Repeat a cancelled call to learn its answer, and release what it leased."""
         assert call.undo is not None
         try:
-            answer = await carry_out(self._converse(caller, packer, call, now, 0))
+            answer = await self._run(caller, packer, call, now)
         finally:
             self.session.give_caller(caller)
         undo = call.undo(answer)
@@ -163,14 +301,47 @@ class AsyncServer(Conversations[AsyncLink]):
     async def _open(self, address: Address, path: str, reply: float, connect: float) -> AsyncLink:
         try:
             async with asyncio.timeout(connect):
-                login = await logins.async_login(address, self.settings.credentials)
+                login = await self._login(address)
         except TimeoutError:
             raise TimeoutError(f"there were no credentials within {connect:.3g} s") from None
-        return await open_link(address, path, login, self._introduction, reply, connect)
+        loop = asyncio.get_running_loop()
+        link = AsyncLink(address, self._introduction, reply)
+        try:
+            async with asyncio.timeout(connect):
+                if path:
+                    await loop.create_unix_connection(lambda: link, path)
+                else:
+                    tls = address.tls_context() if address.tls else None
+                    await loop.create_connection(lambda: link, address.host, address.port, ssl=tls)
+        except OSError as error:
+            raise explained(error, address, connect) from None
+        try:
+            await link.introduce(login)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    async def _login(self, address: Address) -> Login:
+        """Return the login for a new connection. What may block runs in a thread."""
+        credentials = self.settings.credentials
+        if credentials is None or address.is_sentinel or address.embedded:
+            if address.password_file:
+                return address.user, await asyncio.to_thread(read_password, address.password_file)
+            return address.user, address.password
+        try:
+            if inspect.iscoroutinefunction(credentials):
+                said: Any = await credentials()
+            else:
+                said = await asyncio.to_thread(credentials)
+                if inspect.isawaitable(said):
+                    said = await said
+        except Exception as error:
+            raise no_credentials(error) from error
+        return address.login_from(said)
 
     async def _start(self, seconds: float) -> str:
-        assert self._embedded
-        starting = asyncio.create_task(asyncio.to_thread(embedded_path, self._embedded, seconds))
+        starting = asyncio.create_task(asyncio.to_thread(super()._start, seconds))
         self.session.undoing.add(starting)  # It continues if the call is cancelled; `close` waits.
         starting.add_done_callback(self.session.undoing.discard)
         return await asyncio.shield(starting)

@@ -1,26 +1,23 @@
 """Encodes commands and interprets error replies. No I/O.
 
-Replies are parsed by hiredis. Used by `server.py`, `async_server.py` and `doctor.py`.
+Replies are parsed by hiredis.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import platform
-import random
 import re
 import ssl
 import sys
-import time
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final
 
 import hiredis
 
-from holdfast.connection.address import Address, Node
+from holdfast.connection.address import Address
 from holdfast.engine import library
 from holdfast.engine.call import Call
 from holdfast.engine.claim_calls import lost, settled
@@ -34,28 +31,19 @@ from holdfast.errors import (
     QueueFull,
     Refused,
     ServerRefused,
-    ServerUnavailable,
     UnsupportedServer,
     WrongState,
 )
 from holdfast.server.health import NEEDS, read_health
-
-log = logging.getLogger("holdfast")
 
 RETRIABLE: Final = frozenset(
     {"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MAXCLIENTS", "NOT_LOADED"}
 )
 """Errors of a server that is temporarily unable to serve: nothing was done, so retry."""
 
-PASSING: Final = RETRIABLE | {"READONLY", "NOREPLICAS", "MISCONF"}
-"""Errors that may pass without a change of URL or permissions: a worker waits for that."""
-
 ELSEWHERE: Final = frozenset({"READONLY", "MAXCLIENTS", "DENIED", "NOAUTH", "WRONGPASS", "HTTP"})
 """Errors after which the connection is useless. A new connection may reach a primary, or be
 accepted."""
-
-LOGIN: Final = frozenset({"NOAUTH", "WRONGPASS"})
-"""Errors of the login: the password may have changed meanwhile."""
 
 _TURNED_AWAY: Final = frozenset({"MAXCLIENTS", "DENIED", "HTTP"})
 """Errors that a server sends to a new connection, before any command; then it closes it."""
@@ -63,26 +51,9 @@ _TURNED_AWAY: Final = frozenset({"MAXCLIENTS", "DENIED", "HTTP"})
 NOT_HERE: Final = frozenset({"MOVED", "ASK", "UNBLOCKED", "READONLY"})
 """Errors of a blocking pop on a queue that another node serves now."""
 
-FORGOTTEN_SECONDS: Final = 300.0
-"""An older call is not sent again: the server remembers callers for ten minutes."""
-
-TELL_AFTER_SECONDS: Final = 1.0
-"""How long a server must be away before it is logged."""
-TELL_EVERY_SECONDS: Final = 10.0
-"""The least time between two such log lines, however many calls wait."""
-
-SPARE_SECONDS: Final = 2.0
-"""How long a call may exceed its patience: connecting and a reply may take a second each."""
-
 COPIES_SECONDS: Final = 0.5
 """How long to wait for replicas before a call is retried. It is less than `LEAST_SECONDS`, the
 timeout of the last retry, which would otherwise end before the server reports the replicas."""
-
-_SCRIPT_WORDS: Final = frozenset(
-    {"EXISTS", "INVALID", "STALE", "LAYOUT", "BROKEN", "PART", "WRONG", "GAP", "TAKEN"}
-    | {"GONE", "CLOSED", "FENCED", "LAPSED", "SETTLED"}
-)
-"""Errors of our functions. They have checked whether they answered the call before."""
 
 _OTHER_HOST: Final = frozenset({62, 64})
 """OpenSSL's error codes for a certificate of another host name or IP address."""
@@ -150,14 +121,8 @@ def read_scan(reply: Any) -> tuple[bytes, set[str]]:
     return position, {name for key in keys if (name := queue_of(key)) is not None}
 
 
-class Greeting(NamedTuple):
-    """The first commands on a new connection, as one packet."""
-
-    packed: bytes
-    must: int
-    """How many of its first commands must succeed."""
-    names: tuple[bytes, ...]
-    """The subjects of the other commands. They may fail, and their replies are read later."""
+MOST_OF_A_NAME: Final = 40
+"""The most characters of each piece of a client's name."""
 
 
 class Introduction:
@@ -173,46 +138,50 @@ class Introduction:
         # Imported here and not when connecting: a fork during the import would leave the child
         # waiting for the import lock.
         self._version = _version()
-        self._names: tuple[bytes, ...] = (b"SETNAME", b"LIB-NAME", b"LIB-VER")
+        self._refused: frozenset[bytes] = frozenset()
 
-    def pack(self, login: tuple[str, str], db: int) -> Greeting:
-        """Return the first commands of a connection."""
-        commands: list[tuple[bytes, ...]] = []
-        user, password = (word.encode(errors="surrogateescape") for word in login)
+    def pack(self, login: tuple[str, str], db: int) -> tuple[bytes, int, list[bytes]]:
+        """Return the first commands of a connection, as one packet.
+
+        Also returns how many of the first of them must succeed, and the names of the others, which
+        may fail.
+        """
+        packed, must = b"", 0
+        user, password = login
         if user or password:
-            commands.append((b"AUTH", user, password) if user else (b"AUTH", password))
+            words = [user, password] if user else [password]
+            packed += pack(b"AUTH", *(word.encode(errors="surrogateescape") for word in words))
+            must += 1
         if db:
-            commands.append((b"SELECT", b"%d" % db))
-        must, names = len(commands), self._names
-        for name in names:
-            match name:
-                case b"SETNAME":
-                    commands.append((b"CLIENT", name, client_name(self._called)))
-                case b"LIB-NAME":
-                    commands.append((b"CLIENT", b"SETINFO", name, b"holdfast"))
-                case _:
-                    commands.append((b"CLIENT", b"SETINFO", name, self._version))
-        return Greeting(b"".join(pack(*command) for command in commands), must, names)
+            packed += pack(b"SELECT", b"%d" % db)
+            must += 1
+        names = {
+            b"SETNAME": (b"CLIENT", b"SETNAME", self._name()),
+            b"LIB-NAME": (b"CLIENT", b"SETINFO", b"LIB-NAME", b"holdfast"),
+            b"LIB-VER": (b"CLIENT", b"SETINFO", b"LIB-VER", self._version),
+        }
+        for name in self._refused:
+            del names[name]
+        for command in names.values():
+            packed += pack(*command)
+        return packed, must, [*names]
+
+    def _name(self) -> bytes:
+        """Return the name of this process: `holdfast:<role or program>:<host>:<pid>`."""
+        program = os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119
+        name = b"holdfast"
+        for piece in (self._called or program, platform.node(), str(os.getpid())):
+            clean = re.sub(r"[^A-Za-z0-9._-]+", "-", piece)[:MOST_OF_A_NAME]
+            name += b":" + clean.encode()
+        return name
 
     def hear(self, name: bytes, reply: object) -> bool:
         """Handle the reply to a name. Return False if the reply rejects the connection."""
         if isinstance(reply, hiredis.ReplyError):
             if word_of(reply) in _TURNED_AWAY:
                 return False
-            self._names = tuple(one for one in self._names if one != name)
+            self._refused |= {name}
         return True
-
-
-MOST_OF_A_NAME: Final = 40
-"""The most characters of each piece of a client's name."""
-
-
-def client_name(called: str | None = None) -> bytes:
-    """Return the name of this process: `holdfast:<role or program>:<host>:<pid>`."""
-    called = called or os.path.basename(sys.argv[0] if sys.argv else "") or "python"  # noqa: PTH119
-    pieces = (called, platform.node(), str(os.getpid()))
-    clean = (re.sub(r"[^A-Za-z0-9._-]+", "-", piece)[:MOST_OF_A_NAME] for piece in pieces)
-    return ":".join(("holdfast", *clean)).encode()
 
 
 @cache
@@ -232,11 +201,9 @@ PING: Final = pack(b"PING")
 NO_COPIES: Final = pack(b"WAIT", b"0", b"0")
 
 
-def pack_copies(replicas: int, reply_seconds: float | None) -> bytes:
-    """Return the WAIT command to append to a change; b"" if no replicas are required."""
-    if not replicas:
-        return b""
-    seconds = min(COPIES_SECONDS, (reply_seconds or math.inf) / 2)
+def pack_copies(replicas: int, reply_seconds: float) -> bytes:
+    """Return the WAIT command to append to a change that replicas must have."""
+    seconds = min(COPIES_SECONDS, reply_seconds / 2)
     return pack(b"WAIT", b"%d" % replicas, b"%d" % math.ceil(seconds * 1000))
 
 
@@ -246,27 +213,32 @@ class Packer:
     def __init__(self, queue: str) -> None:
         self._keys = queue_keys(queue)
         self.slot = slot_of(queue)
-        self._wake = self._keys[NAMES.index("wake")]
         self.events = self._keys[NAMES.index("events")]
         self._heads: dict[Function, tuple[int, bytes]] = {}
+        """For each function, the number and the text of the words with which its calls begin."""
 
     def pack(self, call: Call[Any], now: bytes, caller: bytes, number: int) -> bytes:
         """Return a call as RESP."""
-        head = self._heads.get(call.function)
-        if head is None:
-            head = self._heads[call.function] = self._head(
-                b"FCALL" if call.function.changes else b"FCALL_RO",
-                call.function.called.encode(),
-            )
-        words, prefix = head
-        args = _arguments(call, now, caller, number)
-        return b"*%d\r\n%b%b" % (words + len(args), prefix, _words(args))
+        function = call.function
+        if function not in self._heads:
+            command = b"FCALL" if function.changes else b"FCALL_RO"
+            words = [command, function.called.encode(), b"%d" % len(self._keys), *self._keys]
+            self._heads[function] = len(words), pack(*words).partition(b"\n")[2]
+        count, head = self._heads[function]
+        args = [now, *call.args]
+        if function.changes:
+            args[1:1] = caller, b"%d" % number
+        packed = [b"*%d\r\n" % (count + len(args)), head]
+        for word in args:
+            packed += b"$%d\r\n" % len(word), word, b"\r\n"
+        return b"".join(packed)
 
     def pack_as_script(self, call: Call[Any], now: bytes, caller: bytes, number: int) -> bytes:
         """Return a call as RESP, for a server or user without functions."""
-        words, prefix = self._head(b"EVALSHA", library.sha(call.function.flags))
-        args = [*_arguments(call, now, caller, number), call.function.runs.encode()]
-        return b"*%d\r\n%b%b" % (words + len(args), prefix, _words(args))
+        function = call.function
+        who = (caller, b"%d" % number) if function.changes else ()
+        head = (b"EVALSHA", library.sha(function.flags), b"%d" % len(self._keys), *self._keys)
+        return pack(*head, now, *who, *call.args, function.runs.encode())
 
     def pack_wait(self, seconds: float) -> bytes:
         """Return the blocking pop of the wake that precedes a call that waits.
@@ -274,24 +246,7 @@ class Packer:
         The server runs the call as soon as the pop returns, so waiting for a job costs one round
         trip, not two.
         """
-        return pack(b"BLPOP", self._wake, b"%.3f" % seconds)
-
-    def _head(self, command: bytes, name: bytes) -> tuple[int, bytes]:
-        words = [command, name, b"%d" % len(self._keys), *self._keys]
-        return len(words), _words(words)
-
-
-def _arguments(call: Call[Any], now: bytes, caller: bytes, number: int) -> list[bytes]:
-    if call.function.changes:
-        return [now, caller, b"%d" % number, *call.args]
-    return [now, *call.args]
-
-
-def _words(words: list[bytes]) -> bytes:
-    if len(words) < 16:
-        return b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
-    packed = pack(*words)
-    return packed[packed.index(b"\n") + 1 :]
+        return pack(b"BLPOP", self._keys[NAMES.index("wake")], b"%.3f" % seconds)
 
 
 def word_of(reply: object) -> str:
@@ -325,292 +280,78 @@ def misread(address: Address, chunk: bytes, error: hiredis.ProtocolError) -> hir
     raise ConnectionResetError(f"the server sent something that is not a reply: {error}") from error
 
 
+_REFUSALS: Final[dict[str, tuple[type[HoldfastError], str]]] = {
+    "EXISTS": (JobExists, "{id}: there is a job with this id; nothing was added"),
+    "PART": (WrongState, "{id}: the job is a part of a request, and parts are not changed"),
+    "GAP": (WrongState, "{first}: the request has {fact} parts, so the next number is {fact}"),
+    "TAKEN": (
+        JobExists,
+        "{first}/{fact}: a job that is not a part has this id; no part was added",
+    ),
+    "GONE": (
+        WrongState,
+        (
+            "{id}: the staged rows are gone: aborted, forgotten after keep_for, or committed "
+            "before. Nothing was committed: stage them again, as another attempt"
+        ),
+    ),
+    "CLOSED": (
+        WrongState,
+        "{id}: rows belong to this request as parts, but it is not open. Nothing was committed",
+    ),
+    "FENCED": (
+        Fenced,
+        "{first}: a newer reader of this name was opened, or the queue was deleted: stop this one",
+    ),
+    "WRONG": (WrongState, "the call does not match the state of the queue: {fact}"),
+    "INVALID": (InvalidArgument, "the server refused an argument: {fact}"),
+    "STALE": (
+        Refused,
+        "this call came after a later one of the same caller and was not applied",
+    ),
+    "OOM": (QueueFull, "the server is out of memory: finish jobs or raise its maxmemory"),
+    "TOO_OLD": (UnsupportedServer, f"this server cannot run the scripts of a queue: {NEEDS}"),
+}
+"""The exceptions for errors about a call. `{id}` is the id whose number the error has."""
+
+
 def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError:
     """Return the exception for an error reply to a call about these ids."""
-    text = str(reply)
     word = word_of(reply)
-    fact = text.partition(" ")[2].partition(" script: ")[0]
+    fact = str(reply).partition(" ")[2].partition(" script: ")[0]
+    if word in _REFUSALS:
+        kind, text = _REFUSALS[word]
+        number = int(fact) if fact.isdigit() else 0
+        about = ids[number] if number < len(ids) else ""
+        return kind(text.format(fact=fact, id=about, first=ids[0] if ids else ""))
     match word:
-        case "EXISTS":
-            return JobExists(f"{ids[int(fact)]}: there is a job with this id; nothing was added")
-        case "PART":
-            return WrongState(
-                f"{ids[int(fact)]}: the job is a part of a request, and parts are not changed"
-            )
-        case "GAP":
-            return WrongState(
-                f"{ids[0]}: the request has {fact} parts, so the next number is {fact}"
-            )
-        case "TAKEN":
-            return JobExists(
-                f"{ids[0]}/{fact}: a job that is not a part has this id; no part was added"
-            )
-        case "GONE":
-            return WrongState(
-                f"{ids[int(fact)]}: the staged rows are gone: aborted, forgotten after keep_for, "
-                "or committed before. Nothing was committed: stage them again, as another attempt"
-            )
-        case "CLOSED":
-            return WrongState(
-                f"{ids[int(fact)]}: rows belong to this request as parts, but it is not open. "
-                "Nothing was committed"
-            )
-        case "FENCED":
-            return Fenced(
-                f"{ids[0]}: a newer reader of this name was opened, or the queue was deleted: stop "
-                "this one"
-            )
         case "LAPSED":
             return lost(ids[0], ids[1], fact)
         case "SETTLED":
             return settled(ids[0], ids[1])
-        case "WRONG":
-            return WrongState(f"the call does not match the state of the queue: {fact}")
-        case "INVALID":
-            return InvalidArgument(f"the server refused an argument: {fact}")
-        case "STALE":
-            return Refused(
-                "this call came after a later one of the same caller and was not applied"
+        case "LAYOUT" if fact.isdigit():
+            return UnsupportedServer(
+                f"this queue was written by a newer Holdfast (layout {fact}): update this one"
             )
-        case "OOM":
-            return QueueFull("the server is out of memory: finish jobs or raise its maxmemory")
-        case "LAYOUT" if not fact.isdigit():
+        case "LAYOUT":
             return UnsupportedServer(
                 "the layout of this queue is unknown: another program wrote to its keys, or they "
                 "are damaged. Nothing was changed. If you know that Holdfast wrote the queue, set "
                 "the field 'layout' of its key 'meta' to 1; else use another name"
             )
-        case "LAYOUT":
-            return UnsupportedServer(
-                f"this queue was written by a newer Holdfast (layout {fact}): update this one"
-            )
         case "MISCONF":
-            return ServerRefused(
+            said = (
                 "the server cannot write to its disk, which may be full, and accepts no changes: "
-                f"free space there, or repair its persistence. It said: {_printable(fact)}",
-                word,
+                f"free space there, or repair its persistence. It said: {_printable(fact)}"
             )
         case "HTTP":
-            return ServerRefused(
+            said = (
                 f"{fact} is a web server, which answers in HTTP: correct the host and port of the "
-                "URL",
-                word,
+                "URL"
             )
-        case "TOO_OLD":
-            return UnsupportedServer(f"this server cannot run the scripts of a queue: {NEEDS}")
-    if word in _ADVICE:
-        return ServerRefused(_ADVICE[word], word)
-    return ServerRefused(f"the server refused the call: {_printable(text)}", word)
-
-
-_told_at: dict[str, float] = {}
-
-away: Final[dict[str, float]] = {}
-"""Servers whose loss was logged, with the time of the loss on the monotonic clock."""
-
-
-def is_passing(error: HoldfastError) -> bool:
-    """Return whether an error may pass without a change of configuration, so that waiting helps."""
-    if isinstance(error, ServerRefused):
-        return error.word in PASSING
-    return isinstance(error, ServerUnavailable | QueueFull)
-
-
-def is_away(error: HoldfastError) -> bool:
-    """Return whether the server serves no calls at all now, not only refuses some."""
-    if isinstance(error, ServerRefused):
-        return error.word in RETRIABLE
-    return isinstance(error, ServerUnavailable)
-
-
-def note_away(server: object, since: float) -> None:
-    """Record that a server is lost and that its loss was logged."""
-    away.setdefault(str(server), since)
-
-
-def note_back(server: object) -> None:
-    """Log that a server answers again, if its loss was logged."""
-    since = away.pop(str(server), None)
-    if since is not None:
-        log.warning("%s: answers again after %.1f s", server, time.monotonic() - since)
-
-
-class Tries:
-    """The retries of one call: how long to pause before the next, and when to give up.
-
-    `node` is the server that was tried, if there are several; else None.
-    """
-
-    retriable: ClassVar[frozenset[str]] = RETRIABLE
-
-    def __init__(
-        self,
-        server: object,
-        seconds: float,
-        call: Call[Any] | None = None,
-        begun: float = 0,
-        *,
-        since: float | None = None,
-        renewable: bool = False,
-        for_ever: bool = False,
-        as_script: bool = False,
-    ) -> None:
-        self.first = b""
-        """Commands to send before the call on the next try."""
-        self.ahead = 0
-        """How many commands `first` contains."""
-        self.ask_at: Node | None = None
-        """The node for the next try, if it is not the node that serves the slot."""
-        self._begun = begun or time.time()
-        self._server = server
-        now = self._since = time.monotonic()
-        self._tell_at = now + TELL_AFTER_SECONDS
-        # If the process was stopped, or sending took long, it was not waiting for the server.
-        if since is None or now - since > seconds + SPARE_SECONDS:
-            since = now
-        self._until = since + seconds
-        self._renewals = int(renewable)
-        self._call = call
-        self._for_ever = for_ever
-        self._pause = 0.01
-        self.as_script = as_script
-        """Whether the next try runs the library as a script."""
-        self._loaded = False
-        self._missing = False
-        """Whether the library is not there and could not be loaded."""
-        self._denied = False
-        """Whether this user may not run it as a script either."""
-        self._unknown = False
-        self._hung_up = False
-        self._said: HoldfastError | None = None
-
-    @property
-    def left(self) -> float:
-        """Remaining seconds of patience."""
-        return self._until - time.monotonic()
-
-    def after_loss(self, error: OSError, *, sent: bool, node: Node | None = None) -> float:  # noqa: ARG002
-        """Return the pause, in seconds, after a connection was lost or could not be opened."""
-        self.forget_library()  # The server may have restarted.
-        self._unknown = self._unknown or sent
-        if isinstance(error, ssl.SSLCertVerificationError):
-            what, advice = untrusted(error)
-            raise ServerRefused(f"{self._server}: {what}: {advice}", "TLS") from error
-        # A server that rejects a client sends the reason and closes the connection. Often only the
-        # close is seen on the next try, so keep the reason.
-        closed = isinstance(error, BrokenPipeError | ConnectionResetError)
-        self._hung_up = closed if sent else self._hung_up
-        return self._pause_or_raise(self._said if closed and self._said else error)
-
-    def forget_library(self) -> None:
-        """Send no commands before the call, and assume that the next server lacks the library."""
-        self._send_ahead()
-        self._loaded = False
-
-    def after_refusal(
-        self,
-        before: object,
-        reply: hiredis.ReplyError,
-        node: Node | None = None,
-    ) -> float:
-        """Return the pause, in seconds, after an error reply. `before` is the reply to `first`."""
-        assert self._call is not None
-        if lacks_library(reply) and self._provide(reply):
-            return 0
-        if self.first and isinstance(before, hiredis.ReplyError):
-            reply = before  # The reason why the script could not be loaded.
-        self._send_ahead()
-        if self._missing and word_of(reply) in ("NOPERM", "NO_FUNCTION"):
-            self.as_script, self._denied = False, True
-            reply = hiredis.ReplyError("NOT_LOADED")
-        if word_of(reply) == "HTTP":  # From a proxy: the server was not a web server before.
-            return self.after_loss(ConnectionResetError("an answer in HTTP"), sent=True, node=node)
-        return self._after_no(word_of(reply), refusal(reply, self._call.ids))
-
-    def _provide(self, reply: hiredis.ReplyError) -> bool:
-        """Prepare a try that first loads what the server lacks; return False if that was tried."""
-        assert self._call is not None
-        word = word_of(reply)
-        if self._denied or (word == "NOSCRIPT" and self._loaded):
-            return False
-        if word == "NO_FUNCTION" and not self._loaded:
-            self._loaded = True
-            self._send_ahead(pack(b"FUNCTION", b"LOAD", library.library()))
-        elif word == "NOSCRIPT":
-            self._loaded = True
-            self._send_ahead(pack(b"SCRIPT", b"LOAD", library.script(self._call.function.flags)))
-        else:  # It cannot be loaded, or functions cannot be called.
-            self._missing = word == "NO_FUNCTION"
-            self.as_script, self._loaded = True, False
-            self._send_ahead()
-        return True
-
-    def _send_ahead(self, *commands: bytes) -> None:
-        self.first, self.ahead = b"".join(commands), len(commands)
-
-    def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:  # noqa: ARG002
-        """Return the pause, in seconds, after a change that too few replicas have.
-
-        The call is retried: the server repeats its answer and writes that once more, so the next
-        WAIT covers the change.
-        """
-        self.forget_library()
-        self._unknown = True
-        told = replicas if isinstance(replicas, int) else 0
-        return self._pause_or_raise(
-            ConnectionError(f"only {told} replicas have the change, not {wanted}")
-        )
-
-    def after_no_entry(self, error: ServerRefused, node: Node | None = None) -> float:  # noqa: ARG002
-        """Return the pause, in seconds, after a server refused a connection; nothing was sent."""
-        return self._after_no(error.word, error)
-
-    def _after_no(self, word: str, error: HoldfastError) -> float:
-        if word in LOGIN and self._renewals:
-            self._renewals -= 1  # The next connection reads the password anew.
-            return 0
-        # An error from before the script ran says nothing about the outcome of an earlier try.
-        if word in self.retriable or (self._unknown and word not in _SCRIPT_WORDS):
-            self._said = error
-            return self._pause_or_raise(error)
-        raise error
-
-    def _pause_or_raise(self, trouble: Exception) -> float:
-        left = self.left
-        # Suspended for minutes: the server may not remember the call any more.
-        if self._unknown and abs(time.time() - self._begun) > FORGOTTEN_SECONDS:
-            left = 0
-        if left > 0:
-            self._tell(trouble, left)
-            pause, self._pause = self._pause * random.uniform(0.5, 1.0), min(self._pause * 2, 1.0)
-            return min(pause, left)
-        if isinstance(trouble, HoldfastError) and not self._unknown:
-            raise trouble
-        outcome = "Nothing was changed"
-        if self._unknown:
-            outcome = (
-                "Whether the last call was applied is unknown: try again, with the same id "
-                "if it adds a job"
-            )
-        if self._hung_up and "Its log says" not in str(trouble):
-            outcome += (
-                ". The server closed the connection after it got the call: if it exited, its log "
-                "says why. With `appendfsync always` it exits when its disk is full"
-            )
-        raise ServerUnavailable(f"{self._server}: {describe(trouble)}. {outcome}") from trouble
-
-    def _tell(self, trouble: Exception, left: float) -> None:
-        now, server = time.monotonic(), str(self._server)
-        if now >= max(self._tell_at, _told_at.get(server, -math.inf) + TELL_EVERY_SECONDS):
-            _told_at[server] = now
-            note_away(server, self._since)
-            how_long = "until the server answers" if self._for_ever else f"for {left:.0f} s more"
-            log.warning("%s: %s; trying again %s", server, describe(trouble), how_long)
-
-
-def are_enough(replicas: object, wanted: int) -> bool:
-    """Return whether WAIT reported enough replicas."""
-    return isinstance(replicas, int) and replicas >= wanted
+        case _:
+            said = _ADVICE.get(word) or f"the server refused the call: {_printable(str(reply))}"
+    return ServerRefused(said, word)
 
 
 def check_copies(reply: object) -> None:

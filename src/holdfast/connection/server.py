@@ -1,30 +1,141 @@
-"""Servers for threads: carries out the steps of conversations in the calling thread."""
+"""Servers for threads: makes calls, and carries out conversations, in the calling thread.
+
+Also the blocking connection on which it does so.
+"""
 
 from __future__ import annotations
 
+import inspect
 import logging
+import socket
+import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
-from holdfast.connection import credentials as logins
+import hiredis
+
 from holdfast.connection import protocol
-from holdfast.connection.address import Address, Node
-from holdfast.connection.conversation import Conversations, Steps, Subscription, warn_once
-from holdfast.connection.session import PATIENCE_SECONDS
-from holdfast.connection.sockets import Link
+from holdfast.connection.address import Address, Login, Node, no_credentials, read_password
+from holdfast.connection.conversation import (
+    PATIENCE_SECONDS,
+    Conversations,
+    Steps,
+    Subscription,
+    Tried,
+    warn_once,
+)
 from holdfast.engine.call import Call
-from holdfast.errors import ServerUnavailable
-from holdfast.server.embedded import Embedded
 
-__all__ = ["PATIENCE_SECONDS", "Sent", "Server"]
+__all__ = ["PATIENCE_SECONDS", "Link", "Sent", "Server"]
 
 T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
+
+CHUNK_BYTES: Final = 65536
+
+
+class Link:
+    """A connection that sends bytes and reads replies. Its failures are OSErrors."""
+
+    def __init__(
+        self,
+        address: Address,
+        path: str,
+        login: Login,
+        introduction: protocol.Introduction,
+        reply_seconds: float,
+        connect_seconds: float,
+    ) -> None:
+        self.address = address
+        self._reply_seconds = reply_seconds
+        try:
+            self._socket = _open_socket(address, path, connect_seconds)
+        except OSError as error:
+            raise explained(error, address, connect_seconds) from None
+        self._socket.settimeout(reply_seconds)
+        self._reader = hiredis.Reader()
+        self._introduction = introduction
+        self._unheard: list[bytes] = []
+        """The names that were sent and whose replies have not been read."""
+        greeting, must, names = introduction.pack(login, address.db)
+        try:
+            self._socket.sendall(greeting)
+            for _ in range(must):
+                if isinstance(reply := self.read(), hiredis.ReplyError):
+                    raise protocol.refusal(reply)
+            self._unheard = names
+        except OSError as error:
+            self.close()
+            raise unspoken(error, address) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, packed: bytes) -> Any:
+        """Send a command and return its reply. An error reply is returned, not raised."""
+        self.send(packed)
+        return self.read()
+
+    def send(self, packed: bytes) -> None:
+        """Send commands without reading their replies. A timeout applies to each chunk."""
+        try:
+            if len(packed) <= CHUNK_BYTES:
+                self._socket.sendall(packed)
+                return
+            left = memoryview(packed)
+            while left:
+                left = left[self._socket.send(left) :]
+        except OSError as error:
+            raise unspoken(error, self.address) if self._unheard else error from None
+
+    def read(self) -> Any:
+        """Return the next reply."""
+        if self._unheard and (refused := self.settle()):
+            return refused  # No reply follows.
+        chunk = b""
+        try:
+            while (reply := self._reader.gets()) is False:
+                chunk = self._socket.recv(CHUNK_BYTES)
+                if not chunk:
+                    raise ConnectionResetError("the server closed the connection")
+                self._reader.feed(chunk)
+        except hiredis.ProtocolError as error:
+            return protocol.misread(self.address, chunk, error)
+        return reply
+
+    def settle(self) -> hiredis.ReplyError | None:
+        """Read the replies to the client names, so that the next reply is that of the call.
+
+        Returns an error reply if the server rejected the connection, else None.
+        """
+        names, self._unheard = self._unheard, []
+        try:
+            for name in names:
+                if not self._introduction.hear(name, reply := self.read()):
+                    refused: hiredis.ReplyError = reply
+                    return refused
+        except OSError as error:
+            raise unspoken(error, self.address) from None
+        return None
+
+    def limit(self, seconds: float) -> None:
+        """Set the timeout of replies."""
+        if seconds != self._reply_seconds:
+            self._reply_seconds = seconds
+            self._socket.settimeout(seconds)
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for before a read."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close at once. Outstanding replies are lost."""
+        self._socket.close()
 
 
 class Server(Conversations[Link]):
@@ -48,8 +159,22 @@ class Server(Conversations[Link]):
         """
         caller = self.session.take_caller()
         caller.number += 1
+        tried = None
         try:
-            return carry_out(self._converse(caller, packer, call, now, call.wait))
+            if link := self._warm_link(caller, packer.slot, call):
+                begun, since = time.time(), time.monotonic()
+                try:
+                    link.send(packer.pack(call, now, caller.name, caller.number))
+                    reply = link.read()
+                except OSError as error:
+                    reply = error
+                except BaseException:
+                    caller.drop()
+                    raise
+                if not isinstance(reply, hiredis.ReplyError | OSError):
+                    return call.read(reply)
+                tried = Tried(begun, since, reply)
+            return carry_out(self._converse(caller, packer, call, now, tried, wait=call.wait))
         finally:
             self.session.give_caller(caller)
 
@@ -59,15 +184,9 @@ class Server(Conversations[Link]):
         Retries as `run` does until the call was sent. Not for calls that wait for work.
         """
         assert not call.wait
-        return Sent(self._send(packer, call, now))
-
-    def _send(self, packer: protocol.Packer, call: Call[T], now: bytes) -> Steps[T]:
         caller = self.session.take_caller()
         caller.number += 1
-        try:
-            return (yield from self._converse(caller, packer, call, now, 0, watched=True))
-        finally:
-            self.session.give_caller(caller)
+        return Sent(self._converse(caller, packer, call, now, watched=True))
 
     @contextmanager
     def subscribe(
@@ -80,7 +199,7 @@ class Server(Conversations[Link]):
         subscription = Subscription(self, queues, idle)
         try:
             carry_out(subscription.begin())  # Before the block begins.
-            yield _messages(subscription)
+            yield iter(lambda: carry_out(subscription.next()), None)
         finally:
             subscription.close()
 
@@ -124,12 +243,19 @@ class Server(Conversations[Link]):
     # -------------------------------------------------------------------------- steps
 
     def _open(self, address: Address, path: str, reply: float, connect: float) -> Link:
-        login = logins.login(address, self.settings.credentials)
+        credentials = self.settings.credentials
+        if credentials is None or address.is_sentinel or address.embedded:
+            password, file = address.password, address.password_file
+            login = address.user, read_password(file) if file else password
+        else:
+            try:
+                said = credentials()
+                if inspect.isawaitable(said):
+                    said = _wait_for(said)
+            except Exception as error:
+                raise no_credentials(error) from error
+            login = address.login_from(said)
         return Link(address, path, login, self._introduction, reply, connect)
-
-    def _start(self, seconds: float) -> str:
-        assert self._embedded
-        return embedded_path(self._embedded, seconds)
 
     def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -141,10 +267,13 @@ class Server(Conversations[Link]):
 
 
 def carry_out(steps: Steps[T]) -> T:
-    """Carry out the steps of a conversation and return its result."""
+    """Carry out the steps of a conversation until it ends, and return its result.
+
+    If the steps yield a link, as those of a watched call do once, it returns that instead.
+    """
     try:
         step = steps.send(None)
-        while True:
+        while not isinstance(step, Link):
             try:
                 answer = step[0](*step[1:])
             except BaseException as error:  # noqa: BLE001  # The steps handle it.
@@ -152,10 +281,12 @@ def carry_out(steps: Steps[T]) -> T:
             else:
                 step = steps.send(answer)
     except StopIteration as done:
-        found: T = done.value
-        return found
-    finally:
+        step = done.value
+    except BaseException:
         steps.close()
+        raise
+    found: T = step
+    return found
 
 
 class Sent(Generic[T]):
@@ -165,19 +296,7 @@ class Sent(Generic[T]):
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
-        step = next(steps)
-        try:
-            while not isinstance(step, Link):
-                try:
-                    answer = step[0](*step[1:])
-                except BaseException as error:  # noqa: BLE001
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
-        except BaseException:
-            steps.close()
-            raise
-        self._link: Link = step
+        self._link = cast("Link", carry_out(steps))  # The steps of a watched call yield it.
 
     def fileno(self) -> int:
         """Return the descriptor: readable when the answer arrives or the connection is lost."""
@@ -192,9 +311,29 @@ class Sent(Generic[T]):
         self._steps.close()
 
 
-def _messages(subscription: Subscription[Link]) -> Iterator[bytes]:
-    while (message := carry_out(subscription.next())) is not None:
-        yield message
+def _wait_for(said: Awaitable[Any]) -> Any:
+    """Run an awaitable in a new event loop, and return its result."""
+    import asyncio  # noqa: PLC0415  # Slow to import, and rarely needed.
+
+    async def wait() -> Any:
+        return await said
+
+    answer: list[Any] = []
+    trouble: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answer.append(asyncio.run(wait()))
+        except BaseException as error:  # noqa: BLE001  # Raised again below.
+            trouble.append(error)
+
+    # In a new thread, since this one may have a running event loop.
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if trouble:
+        raise trouble[0]
+    return answer[0]
 
 
 def warn_of_blocking(address: Address) -> None:
@@ -208,17 +347,6 @@ def warn_of_blocking(address: Address) -> None:
         return
     blocks = "a call of Queue blocks the event loop while the server is away: use AsyncQueue there"
     warn_once(address, [blocks])
-
-
-def embedded_path(embedded: Embedded, seconds: float) -> str:
-    """Start the embedded server unless it is running, and return its socket.
-
-    Raises OSError for a temporary problem, which is retried, else `ServerNotStarted`.
-    """
-    try:
-        return str(embedded.ensure(seconds))
-    except ServerUnavailable as error:
-        raise ConnectionError(str(error)) from error
 
 
 @contextmanager
@@ -240,3 +368,109 @@ def repeat(seconds: float, act: Callable[[], object], name: str) -> Iterator[Non
     finally:
         stop.set()
         thread.join()
+
+
+# ---------------------------------------------------------------------------- sockets
+
+
+def explained(error: OSError, address: Address, seconds: float) -> OSError:
+    """Return an error that says why a connection failed and what to do."""
+    if isinstance(error, socket.gaierror):
+        return ConnectionError(
+            f"the host name {address.host!r} cannot be resolved ({error.strerror}): correct the "
+            "URL, or look at the DNS settings of this machine"
+        )
+    if not address.tls or isinstance(error, ssl.SSLCertVerificationError):
+        return error
+    if isinstance(error, TimeoutError):
+        return TimeoutError(
+            f"no TLS connection within {seconds:.3g} s: is it the right host and port, and does "
+            "the port speak TLS? If it does not, begin the URL with redis:// or valkey://"
+        )
+    if isinstance(error, ssl.SSLError | ConnectionResetError):
+        return ConnectionError(
+            f"the TLS handshake failed ({error.strerror or error}): does the port speak TLS? If "
+            "it does not, begin the URL with redis:// or valkey://"
+        )
+    return error
+
+
+def unspoken(error: OSError, address: Address) -> OSError:
+    """Return an error for a new connection that was lost before its first reply."""
+    if address.tls or not address.host or isinstance(error, TimeoutError):
+        return error
+    return ConnectionResetError(
+        f"{error}. It did not answer at all: does the port speak TLS? Then begin the URL with "
+        "rediss:// or valkeys://"
+    )
+
+
+def _open_socket(address: Address, path: str, seconds: float) -> socket.socket:
+    """Connect to the first address of a host that answers, within `seconds` in total."""
+    tls = address.tls_context() if address.tls else None
+    until = time.monotonic() + seconds
+    trouble: OSError | None = None
+    unix = (socket.AF_UNIX, socket.SOCK_STREAM, 0, "", path)
+    for family, kind, proto, _, place in (
+        [unix] if path else _resolve(address.host, address.port, seconds)
+    ):
+        left = until - time.monotonic()
+        if left <= 0:
+            break
+        opened = socket.socket(family, kind, proto)
+        try:
+            opened.settimeout(left)
+            try:
+                opened.connect(place)
+                if not path:
+                    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            except OSError as error:
+                trouble = error
+                opened.close()
+                continue
+            opened.settimeout(max(until - time.monotonic(), 0.001))
+            return tls.wrap_socket(opened, server_hostname=address.host) if tls else opened
+        except BaseException:
+            opened.close()
+            raise
+    raise trouble or TimeoutError
+
+
+class _Lookup(threading.Thread):
+    """A DNS lookup in a separate thread, since `getaddrinfo` has no timeout."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(daemon=True)
+        self._place = host, port
+        self.found: list[Any] = []
+        self.trouble: OSError | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.found = socket.getaddrinfo(*self._place, type=socket.SOCK_STREAM)
+        except OSError as error:
+            self.trouble = error
+        except ValueError as error:  # The name cannot be encoded.
+            self.trouble = socket.gaierror(socket.EAI_NONAME, str(error))
+
+
+_lookups: Final[dict[tuple[str, int], _Lookup]] = {}
+"""The last lookup of each name. Equal lookups share one thread, so that threads do not pile up."""
+
+
+def _resolve(host: str, port: int, seconds: float) -> list[Any]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, ValueError):
+        pass
+    lookup = _lookups.get((host, port))
+    if lookup is None or not lookup.is_alive():
+        lookup = _lookups[host, port] = _Lookup(host, port)
+    lookup.join(seconds)
+    if lookup.is_alive():
+        raise TimeoutError(f"the host name {host!r} was not resolved within {seconds:.3g} s")
+    if lookup.trouble:
+        raise socket.gaierror(*lookup.trouble.args)
+    return lookup.found

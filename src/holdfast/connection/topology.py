@@ -10,19 +10,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Generator
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import hiredis
 
 from holdfast.connection import protocol
 from holdfast.connection.address import Address, Node, shown
-from holdfast.errors import HoldfastError, ServerRefused
+from holdfast.errors import ServerRefused
 
 FIND_SECONDS: Final = 2.0
 """The timeout for looking something up on one server: another may answer instead."""
-
-HOPS: Final = 3
-"""How many redirects are followed without a pause. After more, the nodes disagree and need time."""
 
 Finding: TypeAlias = Generator[tuple[Address, bytes], Any, None]
 
@@ -32,73 +29,55 @@ writes until a Sentinel demotes it, which takes up to ten seconds; those writes 
 
 _SLOTS: Final = protocol.pack(b"CLUSTER", b"SLOTS")
 _ROLE: Final = protocol.pack(b"ROLE")
-_ASKING: Final = protocol.pack(b"ASKING")
 
 
-class Topology(Protocol):
+class Topology:
     """Knowledge about several servers. Threads share it; every change is one assignment."""
-
-    def where(self, slot: int) -> Node | None:
-        """Return the node that serves a slot, or None if it must be looked up first."""
-
-    def primaries(self) -> list[Node] | None:
-        """Return all nodes that serve slots; [] if the ACL hides them; None if to be looked up."""
-
-    def find(self) -> Finding:
-        """Look up which nodes serve which slots."""
-
-    def forget(self, slot: int) -> None:
-        """Look up this slot again before the next call."""
-
-    def lost(self, node: Node) -> None:
-        """Record that a server does not answer, or may not: look up again before the next call."""
-
-    def found(self, node: Node) -> None:
-        """Record that a server answers."""
-
-    def doubts(self, node: Node) -> bool:
-        """Return whether a server has not answered since it was lost."""
-
-    def moved(self, slot: int, node: Node) -> None:
-        """Record the node that serves a slot, from a redirect."""
-
-    def target(self, redirect: str, teller: Node) -> Node:
-        """Return the node that a redirect names."""
-
-
-def topology_of(address: Address) -> Topology | None:
-    """Return a topology for a cluster or Sentinels; None for a single server."""
-    match address.kind:
-        case "cluster":
-            return Cluster(address)
-        case "sentinel":
-            return Sentinels(address)
-    return None
-
-
-class _Doubts:
-    """The servers that were lost and have not answered since."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._lost: frozenset[Node] = frozenset()
+        """The servers that were lost and have not answered since."""
+
+    def where(self, slot: int) -> Node | None:
+        """Return the node that serves a slot, or None if it must be looked up first."""
+        raise NotImplementedError
+
+    def primaries(self) -> list[Node] | None:
+        """Return all nodes that serve slots; [] if the ACL hides them; None if to be looked up."""
+        raise NotImplementedError
+
+    def find(self) -> Finding:
+        """Look up which nodes serve which slots."""
+        raise NotImplementedError
+
+    def forget(self, slot: int) -> None:
+        """Look up this slot again before the next call."""
+        raise NotImplementedError
+
+    def moved(self, slot: int, node: Node) -> None:
+        """Record the node that serves a slot, from a redirect. Only clusters redirect."""
 
     def lost(self, node: Node) -> None:
+        """Record that a server does not answer, or may not: look up again before the next call."""
         self._lost |= {node}
 
     def found(self, node: Node) -> None:
+        """Record that a server answers."""
         self._lost -= {node}
 
     def doubts(self, node: Node) -> bool:
+        """Return whether a server has not answered since it was lost."""
         return node in self._lost
+
+    def target(self, redirect: str, teller: Node) -> Node:
+        """Return the node that a redirect names."""
+        host, _, port = redirect.rpartition(" ")[2].rpartition(":")
+        return self._reached(host, int(port), teller)
 
     def _in_order(self, nodes: tuple[Node, ...]) -> list[Node]:
         """Return nodes to ask, in random order, but lost nodes last."""
         return sorted(nodes, key=lambda node: (node in self._lost, random.random()))
-
-    def target(self, redirect: str, teller: Node) -> Node:
-        host, _, port = redirect.rpartition(" ")[2].rpartition(":")
-        return self._reached(host, int(port), teller)
 
     def _reached(self, host: str, port: int, teller: Node) -> Node:
         """Return how to reach a host that a server named; without a name, it means itself."""
@@ -107,7 +86,7 @@ class _Doubts:
         return (teller[0] if host in ("", "?") else host), port
 
 
-class Cluster(_Doubts):
+class Cluster(Topology):
     """Which node serves which slot, from CLUSTER SLOTS and later redirects."""
 
     def __init__(self, address: Address) -> None:
@@ -182,7 +161,7 @@ def _no_cluster(node: Node) -> ServerRefused:
     )
 
 
-class Sentinels(_Doubts):
+class Sentinels(Topology):
     """The primary, named by a Sentinel recently and confirmed by the server itself."""
 
     def __init__(self, address: Address) -> None:
@@ -203,9 +182,6 @@ class Sentinels(_Doubts):
     def lost(self, node: Node) -> None:
         super().lost(node)
         self._primary = None
-
-    def moved(self, slot: int, node: Node) -> None:
-        """Do nothing: only clusters redirect."""
 
     def find(self) -> Finding:
         trouble: Exception | None = None
@@ -258,60 +234,3 @@ class Sentinels(_Doubts):
             )
         host, port = reply
         return self._reached(host.decode(), int(port), sentinel)
-
-
-class RoutedTries(protocol.Tries):
-    """The retries of one call with several servers, including the choice of the next server."""
-
-    retriable = protocol.RETRIABLE | {"READONLY", "NOREPLICAS", "MOVED", "ASK"}
-
-    def __init__(self, topology: Topology, slot: int, *about: Any, **more: Any) -> None:
-        super().__init__(*about, **more)
-        self._topology = topology
-        self._slot = slot
-        self._hops = 0
-
-    def after_loss(self, error: OSError, *, sent: bool, node: Node | None = None) -> float:
-        self._leave(node)
-        return super().after_loss(error, sent=sent)
-
-    def after_few_copies(self, replicas: object, wanted: int, node: Node | None = None) -> float:
-        self._leave(node)  # One of its replicas may be the primary by now.
-        return super().after_few_copies(replicas, wanted)
-
-    def after_no_entry(self, error: ServerRefused, node: Node | None = None) -> float:
-        self._leave(node)
-        return super().after_no_entry(error)
-
-    def after_refusal(
-        self, before: object, reply: hiredis.ReplyError, node: Node | None = None
-    ) -> float:
-        word = protocol.word_of(reply)
-        if word in ("MOVED", "ASK") and node:
-            return self._redirect(word, reply, node)
-        if not protocol.lacks_library(reply):
-            self.ask_at = None
-        if word in self.retriable - {"TRYAGAIN"}:
-            self._leave(node)
-        pause = super().after_refusal(before, reply)
-        if self.ask_at:
-            self.first, self.ahead = self.first + _ASKING, self.ahead + 1
-        return pause
-
-    def _leave(self, node: Node | None) -> None:
-        self.ask_at = None
-        self.forget_library()
-        if node:
-            self._topology.lost(node)
-
-    def _redirect(self, word: str, reply: hiredis.ReplyError, teller: Node) -> float:
-        node = self._topology.target(str(reply), teller)
-        self.forget_library()
-        self.ask_at = None
-        if word == "MOVED":
-            self._topology.moved(self._slot, node)
-        else:  # For this call only: the slot is being migrated, so no node owns all its keys yet.
-            self.ask_at, self.first, self.ahead = node, _ASKING, 1
-        self._hops += 1
-        trouble: HoldfastError = protocol.refusal(reply)
-        return 0 if self._hops <= HOPS else self._pause_or_raise(trouble)

@@ -9,7 +9,6 @@ the same text is run as a script.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -88,29 +87,23 @@ Flags: TypeAlias = Literal["", "allow-oom", "no-writes"]
 """What a server may let a function do: add data, only free or move it, only read it."""
 
 
-@dataclass(frozen=True, eq=False)
 class Function:
     """A function of the library: a transition, and what the server may let it do."""
 
-    name: str
-    flags: Flags = ""
-    transition: str = ""
-    """The transition that it runs, if that has another name."""
+    __slots__ = ("changes", "flags", "name", "runs")
 
-    @property
-    def changes(self) -> bool:
+    def __init__(self, name: str, flags: Flags = "", *, transition: str = "") -> None:
+        self.name = name
+        self.flags = flags
+        self.runs = transition or name
+        """The name of its transition."""
+        self.changes = flags != "no-writes"
         """Whether calls carry a caller and a number, so that a repetition gets the same answer."""
-        return self.flags != "no-writes"
 
     @property
     def called(self) -> str:
         """Its name on the server."""
         return prefix() + self.name
-
-    @property
-    def runs(self) -> str:
-        """The name of its transition."""
-        return self.transition or self.name
 
 
 # Functions that free or move work run on a full server, so that it can be drained.
@@ -200,8 +193,8 @@ def place_of(line: int) -> str:
 @cache
 def prefix() -> str:
     """Return what the names of this library's functions begin with."""
-    functions = "".join(f"{function}" for function in FUNCTIONS)
-    content = hashlib.sha1((code() + functions).encode(), usedforsecurity=False)
+    flags = "".join(f"{function.name} {function.flags} " for function in FUNCTIONS)
+    content = hashlib.sha1((code() + flags).encode(), usedforsecurity=False)
     return f"hf_{content.hexdigest()[:12]}_"
 
 

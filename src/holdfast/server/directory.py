@@ -132,8 +132,20 @@ def real_path(directory: str | os.PathLike[str]) -> Path:
 
     A directory on the way that everyone can write to must be sticky, as /tmp is.
     """
+    try:
+        full = Path.cwd() / directory if not Path(directory).is_absolute() else Path(directory)
+    except FileNotFoundError:
+        raise InvalidArgument(
+            f"{directory} is relative to the current directory, which was removed: give the "
+            "directory for the embedded server an absolute path, or change to another directory"
+        ) from None
+    if (length := len(os.fsencode(full))) > MAX_PATH_BYTES:
+        raise InvalidArgument(
+            f"the path of the directory for the embedded server has {length} bytes, and at most "
+            f"{MAX_PATH_BYTES} are possible: name another directory"
+        )
     path, links = Path("/"), 0
-    parts = [*reversed(_absolute(Path(directory)).parts[1:])]
+    parts = [*reversed(full.parts[1:])]
     reachable = True  # whether other users can get to `path`
     while parts:
         name = parts.pop()
@@ -173,24 +185,6 @@ def real_path(directory: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _absolute(directory: Path) -> Path:
-    """Return the absolute path of a directory; refuse a path that is too long for the servers."""
-    if not directory.is_absolute():
-        try:
-            directory = Path.cwd() / directory
-        except FileNotFoundError:
-            raise InvalidArgument(
-                f"{directory} is relative to the current directory, which was removed: give the "
-                "directory for the embedded server an absolute path, or change to another directory"
-            ) from None
-    if (length := len(os.fsencode(directory))) > MAX_PATH_BYTES:
-        raise InvalidArgument(
-            f"the path of the directory for the embedded server has {length} bytes, and at most "
-            f"{MAX_PATH_BYTES} are possible: name another directory"
-        )
-    return directory
-
-
 @contextmanager
 def opened(directory: Path) -> Iterator[int]:
     """Open the directory of an embedded server; make it if it is missing.
@@ -223,7 +217,7 @@ def opened(directory: Path) -> Iterator[int]:
     finally:
         os.close(first)
     try:
-        _must_be_private(directory, home)
+        _must_be_trusted(directory, home)
         yield home
     finally:
         os.close(home)
@@ -242,36 +236,35 @@ def _make(directory: Path) -> None:
     directory.chmod(0o700)
 
 
-def _must_be_private(directory: Path, home: int) -> None:
+def _must_be_trusted(directory: Path, home: int) -> None:
     found = os.fstat(home)
     if found.st_uid != os.geteuid():
         raise _not_ours(directory)
     names = set(os.listdir(home))
-    if found.st_mode & 0o077:
-        if names:  # It may be a home directory, or /tmp: then it stays as it is.
-            _must_be_of_a_server(directory, home, names)
-            raise InvalidArgument(
-                f"others can enter {directory}: run `chmod 700` on it, "
-                "or name another directory for the embedded server"
-            )
+    others_can_enter = bool(found.st_mode & 0o077)
+    if others_can_enter and not names:  # Else it may be a home directory, or /tmp: leave it alone.
         os.fchmod(home, 0o700)
+        others_can_enter = False
         names = set(os.listdir(home))  # Another user may have put something there until now.
         if not all(_is_our_file(home, name) for name in names):
             raise _not_ours(directory)
-    _must_be_of_a_server(directory, home, names)
-
-
-def _must_be_of_a_server(directory: Path, home: int, names: set[str]) -> None:
-    if _read_marker(home) is not None or all(_is_blank(name) for name in names):
-        return
-    if _is_of_0_1(home, names):
-        return
-    if MARKER in names:
-        raise _unreadable(directory / MARKER, home)
-    raise InvalidArgument(
-        f"{directory} is not empty and has no {MARKER}, so it is not the directory of an embedded "
-        "server, and Holdfast does not write into it: name another directory, empty or new"
-    )
+    if read_stamp(home) is None and not all(_is_blank(name) for name in names):
+        locks = {"start.lock", "users.lock", "server.lock"}
+        if names >= {*locks, "server.conf"} and _read(home, "server.conf") == keeper.CONFIG:
+            pass  # Holdfast 0.1, which had no marker, made this directory.
+        elif MARKER in names:
+            raise _unreadable(directory / MARKER, home)
+        else:
+            raise InvalidArgument(
+                f"{directory} is not empty and has no {MARKER}, so it is not the directory of an "
+                "embedded server, and Holdfast does not write into it: name another directory, "
+                "empty or new"
+            )
+    if others_can_enter:
+        raise InvalidArgument(
+            f"others can enter {directory}: run `chmod 700` on it, "
+            "or name another directory for the embedded server"
+        )
 
 
 def _unreadable(marker: Path, home: int) -> InvalidArgument:
@@ -302,13 +295,6 @@ def _is_our_file(home: int, name: str) -> bool:
     except FileNotFoundError:  # A file of another process of ours, which has renamed it.
         return True
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1
-
-
-def _is_of_0_1(home: int, names: set[str]) -> bool:
-    """Return whether Holdfast 0.1, which had no marker, made this directory."""
-    if not {"start.lock", "users.lock", "server.lock", "server.conf"} <= names:
-        return False
-    return _read(home, "server.conf") == keeper.CONFIG
 
 
 def _not_ours(directory: Path) -> InvalidArgument:
@@ -401,15 +387,15 @@ def _write(home: int, name: str, text: str) -> None:
 
 def mark(directory: Path, home: int) -> None:
     """Mark a directory as that of an embedded server. The caller must hold start.lock."""
-    if _read_marker(home) is None:
+    if read_stamp(home) is None:
         if directory.name == PROJECT and not _read(home, ".gitignore"):
             # Jobs must not be committed to a repository.
             _write(home, ".gitignore", "*\n")
         write_stamp(home, _stamp_in_file(home))
 
 
-def _read_marker(home: int) -> str | None:
-    """Return the stamp, or None without a valid marker."""
+def read_stamp(home: int) -> str | None:
+    """Return which server wrote here last: "" if it is unknown, None without a valid marker."""
     try:
         found = json.loads(_read(home, MARKER))
         return str(found["server"]) if found["what"] == _SAYS else None
@@ -424,11 +410,6 @@ def write_stamp(home: int, server: str) -> None:
 
 def _marker_text(server: str) -> str:
     return json.dumps({"what": _SAYS, "server": server})
-
-
-def read_stamp(home: int) -> str:
-    """Return which server wrote here last, or "" if it is unknown."""
-    return _read_marker(home) or ""
 
 
 def _stamp_in_file(home: int) -> str:

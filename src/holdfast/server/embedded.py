@@ -106,13 +106,12 @@ class Embedded:
             if error.errno in _LASTING:
                 raise ServerNotStarted(what, "NOTSTARTED") from error
             raise ServerUnavailable(what) from error
-        self._logged = self._log_size()
+        with suppress(OSError):
+            self._logged = (self.directory / "server.log").stat().st_size
         return self.socket
 
     def last_words(self) -> str:
         """Return the first error of writing to disk that the server logged since `ensure`."""
-        if self._log_size() <= self._logged:
-            return ""
         with suppress(OSError), (self.directory / "server.log").open("rb") as log:
             log.seek(self._logged)
             lines = log.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
@@ -120,20 +119,13 @@ class Embedded:
             return errors[0].partition(" # ")[2] if errors else ""
         return ""
 
-    def _log_size(self) -> int:
-        try:
-            return (self.directory / "server.log").stat().st_size
-        except OSError:
-            return 0
-
     def leave(self) -> None:
         """Stop being a user. When the last user has left, the keeper stops the server."""
         with suppress(IndexError):
             # Close without unlocking: that would end the place of a forked parent or child, too.
             os.close(self._users.pop())
 
-    def __del__(self) -> None:
-        self.leave()
+    __del__ = leave
 
     def _join(self, home: int, deadline: float) -> None:
         lock = places.open_file("users.lock", home=home)
@@ -180,7 +172,7 @@ class Embedded:
         binary = find_binary()
         places.must_have_no_links(self.directory, home)
         server = places.must_be_supported(_version_of(binary, home), binary)
-        stamp = places.read_stamp(home)
+        stamp = places.read_stamp(home) or ""
         places.must_read(self.directory, stamp, server, binary)
         places.write_stamp(home, server.name)  # Fails here if the disk cannot be written.
         return stamp

@@ -78,8 +78,7 @@ class Health:
 
     def warnings(self, *, embedded: bool = False) -> list[str]:
         """Return one sentence for each thing that can cost jobs."""
-        found = (*_eviction(self), *_no_file(self), *_torn_end(self, embedded=embedded))
-        return [str(finding) for finding in found if finding.level == "error"]
+        return [*map(str, _costs(self, embedded=embedded))]
 
     def number(self, name: str) -> int:
         """Return a number from INFO; 0 if INFO does not have it."""
@@ -145,10 +144,10 @@ def judge(health: Health | None, seen: Seen) -> list[Finding]:
     if health is None:
         return [Finding("warning", "this user may not ask for INFO", "allow INFO"), *found]
     return [
-        *_version(health, seen),
+        *_costs(health, embedded=seen.embedded),
+        *_version(health),
         *_role(health),
         *_persistence(health, seen),
-        *_eviction(health),
         *_memory(health, seen),
         *found,
     ]
@@ -162,11 +161,35 @@ def by_weight(findings: Iterable[Finding]) -> list[Finding]:
 # ------------------------------------------------------------------------ the checks
 
 
-def _version(health: Health, seen: Seen) -> Iterator[Finding]:
+def _costs(health: Health, *, embedded: bool) -> Iterator[Finding]:
+    """Yield what can cost jobs: a queue warns of it when it first connects."""
+    if health.eviction not in ("", "noeviction"):
+        yield Finding(
+            "error",
+            f"maxmemory-policy is {health.eviction}: a full server will drop jobs",
+            "set it to noeviction",
+        )
+    if not health.aof:
+        yield Finding(
+            "error",
+            "appendonly is off: jobs added since the last snapshot are lost when the server stops",
+            "set appendonly yes",
+        )
+    # The file of an embedded server is rewritten when it starts.
+    elif not embedded and (health.product, health.version[:2]) == ("Redis", (7, 0)):
+        yield Finding(
+            "error",
+            "Redis 7.0 can lose acknowledged jobs at the second start after an unclean stop, "
+            "whatever appendfsync says",
+            "use Valkey 8.0, Redis 7.2 or newer; until then run BGREWRITEAOF after every unclean "
+            "stop, before jobs are added",
+        )
+
+
+def _version(health: Health) -> Iterator[Finding]:
     if health.too_old:
         yield Finding("error", f"this is {health.name}", f"{NEEDS}: update it")
         return
-    yield from _torn_end(health, embedded=seen.embedded)
     lines = PATCHED[health.product]
     major, minor, own, *_ = *health.version, 0, 0, 0
     line = major, minor
@@ -186,18 +209,6 @@ def _version(health: Health, seen: Seen) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", f"{health.name} is new enough")
-
-
-def _torn_end(health: Health, *, embedded: bool) -> Iterator[Finding]:
-    """Redis 7.0 appends behind a torn end of its file. We rewrite that of an embedded server."""
-    if health.aof and not embedded and (health.product, health.version[:2]) == ("Redis", (7, 0)):
-        yield Finding(
-            "error",
-            "Redis 7.0 can lose acknowledged jobs at the second start after an unclean stop, "
-            "whatever appendfsync says",
-            "use Valkey 8.0, Redis 7.2 or newer; until then run BGREWRITEAOF after every unclean "
-            "stop, before jobs are added",
-        )
 
 
 def _role(health: Health) -> Iterator[Finding]:
@@ -220,17 +231,7 @@ def _role(health: Health) -> Iterator[Finding]:
         )
 
 
-def _no_file(health: Health) -> Iterator[Finding]:
-    if not health.aof:
-        yield Finding(
-            "error",
-            "appendonly is off: jobs added since the last snapshot are lost when the server stops",
-            "set appendonly yes",
-        )
-
-
 def _persistence(health: Health, seen: Seen) -> Iterator[Finding]:
-    yield from _no_file(health)
     if not health.aof:
         return
     settings = seen.settings or {}
@@ -269,18 +270,9 @@ def _persistence(health: Health, seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _eviction(health: Health) -> Iterator[Finding]:
-    if health.eviction not in ("", "noeviction"):
-        yield Finding(
-            "error",
-            f"maxmemory-policy is {health.eviction}: a full server will drop jobs",
-            "set it to noeviction",
-        )
-    elif health.eviction:
-        yield Finding("ok", "maxmemory-policy is noeviction: a full server refuses, and drops none")
-
-
 def _memory(health: Health, seen: Seen) -> Iterator[Finding]:
+    if health.eviction == "noeviction":
+        yield Finding("ok", "maxmemory-policy is noeviction: a full server refuses, and drops none")
     used, most = health.number("used_memory"), health.number("maxmemory")
     if not used:
         return

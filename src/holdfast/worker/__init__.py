@@ -1,7 +1,7 @@
 """Workers lease jobs, run their handlers and settle them."""
 
 from holdfast.worker.concurrency import Auto
-from holdfast.worker.hooks import Hooks
+from holdfast.worker.handlers import Hooks
 from holdfast.worker.job import AsyncRunningJob, RunningJob
 from holdfast.worker.outcomes import Fail, Release, Retry
 from holdfast.worker.worker import Worker

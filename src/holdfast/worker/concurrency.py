@@ -24,7 +24,7 @@ import psutil
 
 from holdfast import arguments
 from holdfast.errors import InvalidArgument
-from holdfast.worker.executors.processes import trees
+from holdfast.worker.executors import trees
 from holdfast.worker.handlers import ExecutorKind
 
 log = logging.getLogger("holdfast")
@@ -59,32 +59,21 @@ class Auto:
 
 def bounds_of(concurrency: object, executor: ExecutorKind) -> tuple[int, int]:
     """Return the bounds of a `concurrency` argument. A plain number is both bounds."""
+    per_processor = max(1, math.floor(processors()))
+    usual, many = {
+        "thread": (16, 64),
+        "async": (100, 1000),
+        "process": (per_processor, 4 * per_processor),
+    }[executor]
     if concurrency is None:
-        return (_USUAL[executor](),) * 2
+        return usual, usual
     if concurrency == "auto":
         concurrency = Auto()
     if isinstance(concurrency, Auto):
-        most = concurrency.most or _MOST[executor]()
-        return concurrency.least, max(concurrency.least, most)
+        return concurrency.least, max(concurrency.least, concurrency.most or many)
     if isinstance(concurrency, str):
         raise InvalidArgument(f"concurrency must be a number or 'auto', not {concurrency!r}")
     return (arguments.whole("concurrency", concurrency, 1, 10_000),) * 2
-
-
-def _per_processor() -> int:
-    return max(1, math.floor(processors()))
-
-
-_USUAL: Final[dict[ExecutorKind, Callable[[], int]]] = {
-    "thread": lambda: 16,
-    "async": lambda: 100,
-    "process": _per_processor,
-}
-_MOST: Final[dict[ExecutorKind, Callable[[], int]]] = {
-    "thread": lambda: 64,
-    "async": lambda: 1000,
-    "process": lambda: 4 * _per_processor(),
-}
 
 
 def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, one: bool) -> int:
@@ -94,7 +83,9 @@ def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, 
     one    handlers share one interpreter
     """
     least, most = bounds
-    available = _available(count, load, one=one)
+    available = max(load.own + load.processors * (1 - load.busy), load.processors / 2, 1.0)
+    if one and count > 1 and load.own <= ONE_PROCESSOR:
+        available = 1.0
     wanted = max(_wanted(count, load), 0.01)
     fit = count * available / wanted  # This many would use all available processors.
     if wanted > available * CROWDED:
@@ -103,15 +94,6 @@ def next_count(count: int, bounds: tuple[int, int], load: Load, *, wants: bool, 
         more = min(count + max(1, count // 2), math.floor(fit))
         return min(most, max(count, more))
     return count
-
-
-def _available(count: int, load: Load, *, one: bool) -> float:
-    """Return how many processors the handlers may use."""
-    idle = load.processors * (1 - load.busy)
-    available = max(load.own + idle, load.processors / 2)
-    if one and count > 1 and load.own <= ONE_PROCESSOR:
-        available = 1.0
-    return max(available, 1.0)
 
 
 def _wanted(count: int, load: Load) -> float:

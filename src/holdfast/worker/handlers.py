@@ -1,4 +1,4 @@
-"""The functions that run jobs: registered by queue and name, looked up for each job.
+"""The functions that run jobs: registered by queue and name, looked up for each job. And hooks.
 
 Code never comes from the queue: a job names its handler, and only registered handlers run.
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from holdfast import arguments
 from holdfast.client.handlers import Declared
@@ -21,6 +21,9 @@ from holdfast.engine.library import MAX_JOBS
 from holdfast.errors import InvalidArgument
 from holdfast.failures import DEFAULT_HANDLING, Handling
 from holdfast.job import Duration, Lease
+
+if TYPE_CHECKING:
+    from holdfast.worker.job import RunningJob
 
 ExecutorKind = Literal["thread", "process", "async"]
 
@@ -58,6 +61,11 @@ class Handlers:
     def __init__(self, executor: ExecutorKind) -> None:
         self._executor = executor
         self._known: dict[tuple[str | None, object], Handler] = {}
+        self.are_mixed = False
+        """Whether there are both coroutine functions and plain functions."""
+        self.at_once = 1
+        """How many jobs one run takes: the smallest batch size of all handlers, or 1."""
+        self.unknown = Unknown()
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -118,6 +126,27 @@ class Handlers:
         timeout: Duration | None,
         handling: Handling = DEFAULT_HANDLING,
     ) -> None:
+        handler = self._checked(function, batch, timeout, handling)
+        if (queue, name) in self._known:
+            where = "" if queue is None else f" of {queue!r}"
+            what = "failed jobs" if name is _FAILURES else "jobs"
+            of = f" named {name!r}" if isinstance(name, str) else ""
+            raise InvalidArgument(
+                f"there is a handler for {what}{of}{where} already: {self._known[queue, name].name}"
+            )
+        self._known[queue, name] = handler
+        self.are_mixed = len({one.is_async for one in self._known.values()}) > 1
+        named = [one.batch for (_, name), one in self._known.items() if name is not _FAILURES]
+        self.at_once = min(named, default=0) or 1
+
+    def _checked(
+        self,
+        function: Callable[..., Any],
+        batch: int | None,
+        timeout: Duration | None,
+        handling: Handling,
+    ) -> Handler:
+        """Return a handler that this kind of worker can run."""
         if not callable(function):
             raise InvalidArgument(f"a handler must be a function, not {arguments.shown(function)}")
         if isinstance(function, Declared):
@@ -147,61 +176,38 @@ class Handlers:
                 f"{handler.name} runs in a thread, which cannot be stopped: write `async def`, "
                 'check job.cancelled, or use executor="process"'
             )
-        if (queue, name) in self._known:
-            where = "" if queue is None else f" of {queue!r}"
-            what = "failed jobs" if name is _FAILURES else "jobs"
-            of = f" named {name!r}" if isinstance(name, str) else ""
-            raise InvalidArgument(
-                f"there is a handler for {what}{of}{where} already: {self._known[queue, name].name}"
-            )
-        self._known[queue, name] = handler
-
-    def find(self, queue: str, name: str | None) -> Handler | None:
-        """Return the handler of this name for a queue, or None."""
-        return self._known.get((queue, name)) or self._known.get((None, name))
+        return handler
 
     def for_lease(self, queue: str, lease: Lease) -> Handler:
         """Return the handler for a leased job, or NO_HANDLER."""
-        if lease.failed:
-            return self.for_failures(queue) or NO_HANDLER
-        return self.find(queue, lease.facts.handler) or NO_HANDLER
+        name = _FAILURES if lease.failed else lease.facts.handler
+        return self._known.get((queue, name)) or self._known.get((None, name)) or NO_HANDLER
 
     def for_failures(self, queue: str) -> Handler | None:
         """Return the failure handler of a queue, or None."""
         return self._known.get((queue, _FAILURES)) or self._known.get((None, _FAILURES))
 
-    def at_once(self) -> int:
-        """Return how many jobs one run takes: the smallest batch size of all handlers, or 1."""
-        named = (one for (_, name), one in self._known.items() if name is not _FAILURES)
-        return min((handler.batch for handler in named), default=0) or 1
-
-    def are_mixed(self) -> bool:
-        """Return whether there are both coroutine functions and plain functions."""
-        return len({handler.is_async for handler in self._known.values()}) > 1
-
-    def names(self) -> list[str]:
-        """Return the handler names that jobs may give."""
-        return sorted({name for _, name in self._known if isinstance(name, str)})
+    def names(self) -> set[str | None]:
+        """Return the handler names that jobs may give; None if they need give none."""
+        return {name for _, name in self._known if name is None or isinstance(name, str)}
 
     def about(self, queue: str) -> dict[str, object]:
         """Return the entry in the directory of workers about the handlers of a queue."""
-        here = {
-            name: handler
-            for (of, name), handler in tuple(self._known.items())
-            if of in (None, queue) and name is not _FAILURES
-        }
-        about: dict[str, object] = {
-            "executor": self._executor,
-            "handlers": sorted(name for name in here if isinstance(name, str)),
-            "unnamed": None in here,
-        }
-        if self._executor == "thread" and any(one.is_async for one in here.values()):
-            about["coroutines"] = [name for name, one in here.items() if one.is_async]
+        names, coroutines = [], []
+        about: dict[str, object] = {"executor": self._executor, "unnamed": False}
+        for (of, name), handler in tuple(self._known.items()):
+            if of not in (None, queue) or name is _FAILURES:
+                continue
+            if name is None:
+                about["unnamed"] = True
+            else:
+                names.append(str(name))
+            if handler.is_async:
+                coroutines.append(name)
+        about["handlers"] = sorted(set(names))
+        if self._executor == "thread" and coroutines:
+            about["coroutines"] = list(dict.fromkeys(coroutines))
         return about
-
-    def take_nameless(self) -> bool:
-        """Return whether there is a handler for jobs that name none."""
-        return any(name is None for _, name in self._known)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -224,11 +230,9 @@ MOST_NAMES: Final = 100
 """The most names with a log line of their own; all others share one line."""
 
 
-@dataclass(slots=True)
-class _Seen:
-    log_at: float = 0.0
-    count: int = 0
-    """Jobs since the last line."""
+def unknown_after(times: int) -> float:
+    """Return the delay, in seconds, of a job whose handler was missing `times` times before."""
+    return min(30.0 * 2.0 ** min(times, 10), 900.0)
 
 
 class Unknown:
@@ -236,18 +240,23 @@ class Unknown:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str | None] | None, _Seen] = {}
+        self._seen: dict[tuple[str, str | None] | None, tuple[float, int]] = {}
+        """When to log a name again, and how many jobs named it since the last line."""
 
     def tell(self, queue: str, name: str | None, id: str, seconds: float) -> None:
         """Log that a job was released for `seconds`, unless its handler was logged recently."""
         now = time.monotonic()
+        key: tuple[str, str | None] | None = (queue, name)
         with self._lock:
-            key = self._key(queue, name, now)
-            seen = self._seen.setdefault(key, _Seen())
-            seen.count += 1
-            if now < seen.log_at:
+            if key not in self._seen and len(self._seen) >= MOST_NAMES:
+                self._seen = {k: seen for k, seen in self._seen.items() if now < seen[0]}
+                if len(self._seen) >= MOST_NAMES:
+                    key = None
+            log_at, more = self._seen.get(key, (0.0, 0))
+            if now < log_at:
+                self._seen[key] = log_at, more + 1
                 return
-            more, seen.count, seen.log_at = seen.count - 1, 0, now + LOG_EVERY_SECONDS
+            self._seen[key] = now + LOG_EVERY_SECONDS, 0
         log.warning(
             "%s: no handler for %s%s here; released for %d s%s",
             id,
@@ -257,11 +266,41 @@ class Unknown:
             f", as were {more} more jobs since the last such line" if more else "",
         )
 
-    def _key(self, queue: str, name: str | None, now: float) -> tuple[str, str | None] | None:
-        """Return the key to count a name under: its own, or None for all names beyond the limit."""
-        key = queue, name
-        if key not in self._seen and len(self._seen) >= MOST_NAMES:
-            self._seen = {k: seen for k, seen in self._seen.items() if now < seen.log_at}
-            if len(self._seen) >= MOST_NAMES:
-                return None
-        return key
+
+# ----------------------------------------------------------------------------- hooks
+
+
+class Hooks:
+    """Base class for callbacks: override methods and pass it to `Worker(hooks=[…])`.
+
+    `started` is called where the handler runs. The others are called in the control loop of the
+    queue, after the server has confirmed the event, so they should be quick. An exception in a hook
+    is logged.
+    """
+
+    def started(self, job: RunningJob) -> None:
+        """The handler is about to be called."""
+
+    def done(self, job: RunningJob) -> None:
+        """The job is completed."""
+
+    def retried(self, job: RunningJob, error: str) -> None:
+        """The handler raised, and the job will be retried."""
+
+    def failed(self, job: RunningJob, error: str) -> None:
+        """The job has failed: the handler raised `Fail`, or the job used up its retries."""
+
+    def released(self, job: RunningJob) -> None:
+        """The job was released, at no cost."""
+
+    def lapsed(self, job: RunningJob, reason: str) -> None:
+        """The run ended without an answer, and the job goes to another worker."""
+
+    def cancelled(self, job: RunningJob) -> None:
+        """The job was cancelled, and its handler is asked to stop."""
+
+    def lost(self, job: RunningJob) -> None:
+        """The lease is over: the result of this run counts only if the job was not leased again."""
+
+    def unknown(self, job: RunningJob) -> None:
+        """The worker has no such handler: the job is released for a worker that has it."""

@@ -6,23 +6,58 @@ import asyncio
 import inspect
 import math
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from holdfast import codec
 from holdfast.client.inputs import check_follow_ups, json_payload
 from holdfast.errors import InvalidArgument
-from holdfast.job import NO_FACTS, Lease, NewJob
-from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, answer_to
-from holdfast.worker.reporting import tell
+from holdfast.job import NO_FACTS, JobOptions, Lease, NewJob
+from holdfast.worker.outcomes import COMPLETED, GIVEN_BACK, Answer, Stop, answer_to, tell
 
 if TYPE_CHECKING:
     from holdfast.engine.call import Entry
     from holdfast.job import Duration, Failure
-    from holdfast.worker.handlers import Handler
-    from holdfast.worker.loop import ControlLoop
+    from holdfast.worker.handlers import Handler, Hooks
+
+
+class Origin(Struct, frozen=True):
+    """The queue of a job: what a child process has to know of it to encode follow-ups."""
+
+    queue: str
+    """The name that users know: all shards of a queue share it."""
+    shard: tuple[int, int] | None = None
+    """The number of shards, and the number of this shard."""
+    defaults: JobOptions | None = None
+
+
+class RunContext(Protocol):
+    """What a run needs of the control loop that leased it.
+
+    In a child process, and for jobs that a test runs inline, another object stands for the loop.
+    """
+
+    called: str
+    """The name of the queue."""
+    origin: Origin
+    hooks: Sequence[Hooks]
+
+    def finished(self, work: Run) -> None:
+        """Accept a finished run from an executor."""
+        raise NotImplementedError
+
+    def returned(self, work: Run) -> None:
+        """Accept a run that will not start, to release it."""
+        raise NotImplementedError
+
+    def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
+        """Extend one lease, for its handler."""
+
+    def entries(self, new: Iterable[NewJob]) -> list[Entry]:
+        """Check and encode the follow-ups of a job."""
+        raise NotImplementedError
 
 
 class RunningJob:
@@ -47,7 +82,7 @@ class RunningJob:
     )
 
     def __init__(
-        self, lease: Lease, handler: Handler, control: ControlLoop, lapses_at: float
+        self, lease: Lease, handler: Handler, control: RunContext, lapses_at: float
     ) -> None:
         self.lease = lease
         self.handler = handler
@@ -59,8 +94,8 @@ class RunningJob:
         """How long the handler took, in seconds."""
         self.answer: Answer | None = None
         self.raised: BaseException | None = None
-        self.stop_reason = ""
-        """Why the handler should stop; empty while it should not."""
+        self.stop_reason: Stop | None = None
+        """Why the handler should stop; None while it should not."""
         self.follow_ups: list[Entry] | None = None
         self._progress: tuple[float, str] | None = None
 
@@ -178,6 +213,9 @@ class RunningJob:
 
     # ---------------------------------------------------------- for the worker
 
+    slots: Final = 1
+    """How many slots of the worker it takes."""
+
     @property
     def jobs(self) -> Sequence[RunningJob]:
         """The jobs of this run: only this one."""
@@ -228,15 +266,11 @@ class Batch:
 Run: TypeAlias = RunningJob | Batch
 
 
-def slots_of(work: Run) -> int:
-    """Return how many slots a run takes."""
-    return work.slots if isinstance(work, Batch) else 1
-
-
 def run(work: Run) -> None:
     """Call a plain handler. Whatever it does, each job has an answer afterwards."""
-    if not begin(work):
+    if not is_wanted(work):
         return
+    start(work)
     try:
         value = work.handler.function(work.jobs if isinstance(work, Batch) else work)
         if value is not None and inspect.isawaitable(value):
@@ -251,8 +285,9 @@ def run(work: Run) -> None:
 
 async def run_async(work: Run) -> None:
     """Await a handler. Whatever it does, each job has an answer afterwards."""
-    if not begin(work):
+    if not is_wanted(work):
         return
+    start(work)
     try:
         _answer(work, await work.handler.function(work.jobs if isinstance(work, Batch) else work))
     except BaseException as error:  # noqa: BLE001  # Any exception is an answer.
@@ -267,20 +302,13 @@ def time_allowed(work: Run) -> float | None:
     return min([*seconds, work.handler.timeout] if work.handler.timeout else seconds, default=None)
 
 
-def begin(work: Run) -> bool:
-    """Return whether to run it; if so, record its start."""
-    if not is_wanted(work):
-        return False
-    start(work)
-    return True
-
-
 def is_wanted(work: Run) -> bool:
     """Return False if a job was cancelled or lost its lease while it waited; then release all."""
-    if any(job.cancelled for job in work.jobs):
-        for job in work.jobs:
-            job.answer = GIVEN_BACK
-        return False
+    for job in work.jobs:
+        if job.cancelled:
+            for each in work.jobs:
+                each.answer = GIVEN_BACK
+            return False
     return True
 
 
@@ -304,10 +332,10 @@ def end(work: Run, took: float | None = None) -> None:
 
 def _answer(work: Run, value: object) -> None:
     if isinstance(work, RunningJob):
-        _say(work, _completed(work, value))
+        _complete(work, value)
     elif value is None:
         for job in work.jobs:
-            _say(job, COMPLETED)
+            _complete(job, None)
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         if len(value) != len(work.jobs):
             raise TypeError(
@@ -318,7 +346,7 @@ def _answer(work: Run, value: object) -> None:
             try:
                 if isinstance(one, BaseException):
                     raise one
-                _say(job, _completed(job, one))
+                _complete(job, one)
             except BaseException as error:  # noqa: BLE001  # Any exception is an answer.
                 _raised(job, error)
     else:
@@ -328,22 +356,16 @@ def _answer(work: Run, value: object) -> None:
         )
 
 
-def _say(job: RunningJob, answer: Answer) -> None:
-    if job.answer is None:  # Otherwise the worker has stopped and releases it.
-        job.answer = answer
-
-
-def _completed(job: RunningJob, value: object) -> Answer:
-    if value is None:
-        return COMPLETED
+def _complete(job: RunningJob, value: object) -> None:
+    answer = COMPLETED
     if isinstance(value, NewJob):
         raise InvalidArgument(
             f"{job.handler.name} returned a NewJob, which adds nothing: pass it to job.add"
         )
     facts = job.lease.facts
-    if facts is NO_FACTS or not (facts.result_for_ms or facts.request):
-        return COMPLETED
-    return Answer("complete", codec.encode_result(value))
+    if value is not None and facts is not NO_FACTS and (facts.result_for_ms or facts.request):
+        answer = Answer("complete", codec.encode_result(value))
+    job.answer = job.answer or answer  # If it has one, the worker has stopped and releases it.
 
 
 def _raised(work: Run, error: BaseException) -> None:

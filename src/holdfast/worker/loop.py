@@ -7,8 +7,8 @@
     extend   held leases; stop handlers whose job was cancelled or whose lease was lost
     wait     until a run is finished, a wake arrives, or something is due
 
-Handlers run elsewhere, so a handler that blocks keeps its lease. Each queue has its own loop, so a
-lost server stops only the queues on it.
+The calls are made in `leases.py`; here is decided when. Handlers run elsewhere, so a handler that
+blocks keeps its lease. Each queue has its own loop, so a lost server stops only the queues on it.
 """
 
 from __future__ import annotations
@@ -18,39 +18,38 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast import arguments
-from holdfast.connection.protocol import is_away, note_away, note_back
-from holdfast.engine import calls
-from holdfast.errors import HoldfastError, JobCancelled, QueueFull, ServerUnavailable
+from holdfast.connection.retries import is_away, note_away, note_back
+from holdfast.errors import HoldfastError, JobCancelled
 from holdfast.job import Extended, NewJob
 from holdfast.worker import outcomes
-from holdfast.worker.beginning import Beginning
-from holdfast.worker.job import Run, RunningJob, slots_of
-from holdfast.worker.lease_calls import LeaseCall, LeaseCalls
+from holdfast.worker.job import RunningJob
 from holdfast.worker.leases import HeldJobs
-from holdfast.worker.outcomes import GIVEN_BACK, MOST_BYTES, Answer, answer_of, settle_of, spends
-from holdfast.worker.queues import Presence, called
-from holdfast.worker.refused import GIVEN_BACK_SECONDS, Refused
-from holdfast.worker.reporting import job_log, report
-from holdfast.worker.schedules import Ticker
+from holdfast.worker.outcomes import GIVEN_BACK, MOST_BYTES, answer_of
+from holdfast.worker.queues import Ticker, fitting, origin_of
 from holdfast.worker.slots import LEND_SECONDS
 from holdfast.worker.wakeup import Waiter, WakeListener
 
 if TYPE_CHECKING:
     from holdfast.client.sync.queue import Queue
     from holdfast.engine.call import Entry
-    from holdfast.engine.calls import Granted
     from holdfast.job import Duration
-    from holdfast.worker.shared import Shared
+    from holdfast.worker.job import Run
+    from holdfast.worker.leases import LeaseCall
+    from holdfast.worker.slots import Shared
 
 log = logging.getLogger("holdfast")
 
 MOST_SETTLED: Final = 500
 """The most finished jobs that one round collects."""
+REGISTER_SECONDS: Final = 5.0
+"""How often a worker registers in the directory of workers."""
+MOST_SHOWN: Final = 20
+"""The most running jobs in a worker's entry."""
 STUCK_SECONDS: Final = 0.25
 """When no run has started for this long, waiting jobs are released, so that other workers can run
 them."""
@@ -67,7 +66,8 @@ class ControlLoop:
 
     def __init__(self, queue: Queue, shared: Shared, weight: int = 1) -> None:
         self.queue = queue
-        self.called = called(queue)
+        self.origin = origin_of(queue)
+        self.called = self.origin.queue
         self.hooks = shared.hooks
         self._shared = shared
         self._waiter = Waiter()
@@ -75,28 +75,19 @@ class ControlLoop:
         self._share = shared.slots.join(weight, self._waiter.rouse)
         self._finished: deque[Run] = deque()
         self._returned: deque[Run] = deque()
-        self._held = HeldJobs(queue, shared)
-        self._refused = Refused(queue.name)
-        self._beginning = Beginning(self, self._held, shared)
-        self._lease_calls = LeaseCalls(queue, self._share, self._held, shared)
+        self._held = HeldJobs(self, queue, self._share, shared)
         self._ticker = Ticker(queue)
-        self._presence = Presence(queue, self._held, shared)
-        self._pending: LeaseCall | None = None
-        """The last lease call, until its answer is read."""
+        self._register_at = time.monotonic()
+        """When to register again in the directory of workers."""
         self._enough = 1
         """How many finished runs wake the loop."""
-        now = time.monotonic()
-        self._ask_at = self._ask_failed_at = now
-        self._asked_at = -math.inf
-        self._asked_after = -1
-        """How many runs of this worker were over at the last lease call that was answered."""
         shared.quiet[self] = -1
         self._stopped_at = math.inf
         """When `stop` was first called."""
-        self._leave_at: float | None = None
+        self.leave_at: float | None = None
         """When the grace for running handlers ends."""
         self._trouble = 0
-        self._tried_at = now
+        self._tried_at = time.monotonic()
         self._refused_since: float | None = None
         """When the server was lost or began to refuse calls."""
         self._is_away = False
@@ -125,14 +116,10 @@ class ControlLoop:
         """Stop leasing. The loop ends when its runs are settled; after `grace` it releases them."""
         now = time.monotonic()
         leave_at, self._stopped_at = now + grace, min(self._stopped_at, now)
-        self._leave_at = leave_at if self._leave_at is None else min(self._leave_at, leave_at)
+        self.leave_at = leave_at if self.leave_at is None else min(self.leave_at, leave_at)
         self._waiter.rouse()
 
-    def is_leaving(self) -> bool:
-        """Return whether `stop` was called."""
-        return self._leave_at is not None
-
-    def wait(self, seconds: float | None = None) -> bool:
+    def wait(self, seconds: float = 0) -> bool:
         """Wait until the loop has ended. Return whether it has."""
         return self._over.wait(seconds)
 
@@ -144,16 +131,16 @@ class ControlLoop:
         while not self._over.wait(0.1):
             if time.monotonic() > self._wait_until():
                 self._abandoned = True
-                self._held.stop_all("leaving")
-                return not self._held
+                self._held.leave()
+                return not self._held.jobs
         return self.clean
 
     def _wait_until(self) -> float:
         """Return when `wait_to_leave` gives up: soon if the loop holds no job."""
-        if self._leave_at is None:
+        if self.leave_at is None:
             return -math.inf
-        until = self._leave_at + LEAVE_WITHIN_SECONDS
-        return until if self._held else min(until, self._stopped_at + LEAVE_IDLE_SECONDS)
+        until = self.leave_at + LEAVE_WITHIN_SECONDS
+        return until if self._held.jobs else min(until, self._stopped_at + LEAVE_IDLE_SECONDS)
 
     def finished(self, work: Run) -> None:
         """Accept a finished run from an executor."""
@@ -185,15 +172,33 @@ class ControlLoop:
         """Check and encode the follow-ups of a job."""
         return list(self.queue._entries.many(new))
 
+    def _register(self, alive_for: float) -> None:
+        """Put this worker into the queue's directory of workers for `alive_for` seconds."""
+        self._register_at = time.monotonic() + REGISTER_SECONDS
+        running = list(map(RunningJob.describe, self._held.running()[:MOST_SHOWN]))
+        handlers = self._shared.handlers.about(self.called)
+        about = {**self._shared.about, **handlers, "running": running}
+        notes = about.pop("notes", None)
+        if isinstance(notes, dict) and notes:
+            about["notes"] = [list(note) for note in reversed(list(notes.items()))]
+        self.queue.register(alive_for=alive_for, **fitting(about))
+
     # -------------------------------------------------------------------- the loop
 
     def _run(self) -> None:
         try:
             while not self._is_over():
                 try:
-                    self._try_step()
-                except Exception:  # noqa: BLE001  # A worker must never stop silently.
-                    self._complain()
+                    self._tried_at = time.monotonic()
+                    try:
+                        self._step()
+                        if self._trouble:
+                            self._recover()
+                    except HoldfastError as error:
+                        self._on_error(error)
+                except Exception:  # A worker must never stop silently.
+                    with suppress(Exception):  # A user's log filter may raise.
+                        log.exception("%s: unexpected error; the worker continues", self.queue.name)
                     self._trouble += 1
                     self._pause()
         finally:
@@ -203,20 +208,11 @@ class ControlLoop:
             self._waiter.close()
             if not self._trouble:
                 with suppress(HoldfastError):
-                    self._presence.leave()
+                    self._register(alive_for=0.001)  # Remove the entry: it expires at once.
             if self._abandoned:
                 self.queue.close()
             self._over.set()
             self._free_late()
-
-    def _try_step(self) -> None:
-        self._tried_at = time.monotonic()
-        try:
-            self._step()
-            if self._trouble:
-                self._recover()
-        except HoldfastError as error:
-            self._on_error(error)
 
     def _recover(self) -> None:
         """Log the recovery. For a server that was away it is logged once, not for each queue."""
@@ -230,42 +226,42 @@ class ControlLoop:
             seconds = time.monotonic() - since
             log.warning("%s: the server accepts all calls again after %.1f s", self.called, seconds)
 
-    def _complain(self) -> None:
-        with suppress(Exception):  # A user's log filter may raise.
-            log.exception("%s: unexpected error; the worker continues", self.queue.name)  # noqa: LOG004
-
     def _free_late(self) -> None:
         """Free the slots of runs that ended after their jobs were released or dropped."""
         for runs in (self._finished, self._returned):
             with suppress(IndexError):
                 while True:
-                    self._share.free(slots_of(runs.popleft()))
+                    self._share.free(runs.popleft().slots)
 
     def _step(self) -> None:
+        held = self._held
         self._collect()
         if not self._answers:
-            self._read_pending()
+            held.read_pending()
             self.queue.counts()
             self._answers = True
             self._share.want_more()
-        self._ask_for_room()
-        completed = outcomes.completed(self._held.unsettled)
-        others = len(completed) < len(self._held.unsettled)
-        if others or self._leave_at is not None or not self._is_worth_another():
-            self._read_pending()
-        refused = self._settle_others()
-        if self._leave_at is None and time.monotonic() >= self._ticker.next_at():
+        if held.refused.jobs:
+            held.settle_refused()
+        completed = outcomes.completed(held.unsettled)
+        others = len(completed) < len(held.unsettled)
+        # If not, send a second call before the first is answered, so that no side waits.
+        is_worth = 0 < self._shared.pace.worth_another() <= self._share.given
+        if others or self.leave_at is not None or not is_worth:
+            held.read_pending()
+        refused = held.settle_others() if len(completed) < len(held.unsettled) else None
+        if self.leave_at is None and time.monotonic() >= self._ticker.next_at():
             self._ticker.tick()
             self._share.want_more()
-        self._lease(completed)
+        held.lease(completed)
         now = time.monotonic()
-        if now >= self._held.extend_at:
-            self._read_pending()
-            self._held.extend()
-        if now >= self._presence.tell_at:
-            self._presence.tell()
-        if self._leave_at is not None:
-            self._leave()
+        if now >= held.extend_at:
+            held.read_pending()
+            held.extend()
+        if now >= self._register_at:
+            self._register(alive_for=3 * REGISTER_SECONDS)
+        if self.leave_at is not None:
+            self._leave(self.leave_at)
         else:
             self._release_stuck()
         if refused:
@@ -273,22 +269,22 @@ class ControlLoop:
         self._wait()
 
     def _is_over(self) -> bool:
-        if self._held or self._finished or self._returned or self._pending:
+        if self._held.jobs or self._finished or self._returned or self._held.pending:
             return False
-        if self._leave_at is not None:
+        if self.leave_at is not None:
             return True
         if self._share.wants_more or not self._answers or not self._shared.until_empty:
             return False
         if time.monotonic() >= self._asks_at():
             return False
-        still, over = self._shared.found_nothing(self, self._asked_after)
-        if still and self._asked_after < self._shared.runs:
+        still, over = self._shared.found_nothing(self, self._held.asked_after)
+        if still and self._held.asked_after < self._shared.runs:
             self._share.want_more()  # A handler of another queue may have added jobs here.
         return over
 
     def _asks_at(self) -> float:
         """Return when to try the next lease call if no wake arrives."""
-        return min(self._ask_at, self._ask_failed_at)
+        return min(self._held.ask_at, self._held.ask_failed_at)
 
     def _on_error(self, error: HoldfastError) -> None:
         """Handle an error of the server: keep trying for ever, since it may return at any time."""
@@ -302,16 +298,12 @@ class ControlLoop:
             note_away(self.queue.server.address, self._refused_since)
         if self._trouble == 1 or self._trouble % 20 == 0:
             log.warning("%s: %s; the worker keeps trying", self.queue.name, error)
-        if self._leave_at is not None and time.monotonic() >= self._leave_at:
-            if left := len(self._held):
+        if self.leave_at is not None and time.monotonic() >= self.leave_at:
+            if left := len(self._held.jobs):
                 log.error("%s: the leases of %d jobs are left to lapse", self.queue.name, left)
-            self._held.stop_all("leaving")
-            if left or self._pending:
+            self._held.leave()
+            if left or self._held.pending:
                 self.clean = False
-            if self._pending:
-                self._lease_calls.forget(self._pending)
-            self._pending = None
-            self._refused.clear()
             self._held.clear()
             self._free_late()
         elif time.monotonic() < self._tried_at + SLOWEST_SECONDS:  # A slow failure needs no pause.
@@ -324,16 +316,22 @@ class ControlLoop:
 
     def _wait(self) -> None:
         """Wait until there is something to do."""
-        if self._pending:
-            self._await_answer(self._pending)
+        if self._held.pending:
+            self._await_answer(self._held.pending)
             return
         if self._finished or self._held.unsettled or self._share.given:
-            self._wait_for_more()
+            # Sleep briefly if enough jobs wait here, so that the next call settles more.
+            waiting = 0
+            for executor in self._shared.executors():
+                waiting += executor.waiting()
+            left = self._held.asked_at + self._shared.pace.worth(waiting) - time.monotonic()
+            if left > 0 and self.leave_at is None:
+                time.sleep(left)
             return
         if self._is_over():
             return
         self._waiter.prepare()  # Before the checks below, so that no rouse is lost.
-        self._listen()
+        self.listen()
         if self._finished or self._returned or self._held.unsettled or self._share.given:
             return
         listener = self._listener if self._listener.listening else None
@@ -352,51 +350,35 @@ class ControlLoop:
         self._enough = max(1, missing // self._shared.pace.most_at_once)
         next_at = self._next_at()
         self._waiter.prepare()
-        while len(self._finished) < self._enough and not self._returned and self._leave_at is None:
+        while len(self._finished) < self._enough and not self._returned and self.leave_at is None:
             if self._waiter.wait(next_at - time.monotonic(), pending.sent):
-                self._read_pending()
+                self._held.read_pending()
                 break
             if time.monotonic() >= next_at:
                 break
             self._waiter.prepare()
         self._enough = 1
 
-    def _is_worth_another(self) -> bool:
-        """Return whether to send a second call before the first is answered: so no side waits."""
-        worth = self._shared.pace.worth_another()
-        return 0 < worth <= self._share.given
-
-    def _listen(self) -> None:
+    def listen(self) -> None:
         """Listen for wakes while there are free slots."""
         free = self._shared.slots.free > 0
-        if self._leave_at is None and not self._share.wants_more and free:
+        if self.leave_at is None and not self._share.wants_more and free:
             self._listener.listen()
         elif not free and self._listener.listening:
             self._listener.stop()  # Leave the wake to a worker with free slots.
             self._share.want_more()  # The wake may have come just then.
 
-    def _wait_for_more(self) -> None:
-        """Sleep briefly if enough jobs wait here, so that the next call settles more."""
-        waiting = sum(executor.waiting() for executor in self._shared.executors())
-        seconds = self._shared.pace.worth(waiting)
-        if (left := self._asked_at + seconds - time.monotonic()) > 0 and self._leave_at is None:
-            time.sleep(left)
-
     def _next_at(self) -> float:
         """Return when the loop has to act even if no event comes."""
-        times = [self._presence.tell_at, self._held.extend_at, self._refused.ask_at]
-        if self._leave_at is None:
-            times.append(self._ticker.next_at())
-        if self._leave_at is not None:
-            times.append(max(self._leave_at, time.monotonic() + 0.05))
-        elif self._share.wants_more:
-            times.append(time.monotonic() + LEND_SECONDS)
+        now = time.monotonic()
+        times = [self._register_at, self._held.extend_at, self._held.refused.ask_at]
+        if self.leave_at is not None:
+            times.append(max(self.leave_at, now + 0.05))
         else:
-            times.append(self._asks_at())
+            times.append(self._ticker.next_at())
+            times.append(now + LEND_SECONDS if self._share.wants_more else self._asks_at())
         waits = [executor.stuck_for() for executor in self._shared.executors()]
-        stuck_for = max(waits, default=0.0)  # There may be no executors yet.
-        if stuck_for:
-            times.append(time.monotonic() + STUCK_SECONDS - stuck_for)
+        times += [now + STUCK_SECONDS - seconds for seconds in waits if seconds]
         return min(times)
 
     # ---------------------------------------------------------------------- settle
@@ -406,180 +388,25 @@ class ControlLoop:
         freed = 0
         while self._returned:
             work = self._returned.popleft()
-            freed += slots_of(work)
+            freed += work.slots
             for job in work.jobs:
                 self._held.answer(job, GIVEN_BACK)
-        unsettled = self._held.unsettled
-        most = min(MOST_SETTLED, self._shared.pace.per_call())  # As many as one call leases.
-        size = sum(len(answer_of(job).result or b"") for job in unsettled)
+        unsettled, pace = self._held.unsettled, self._shared.pace
+        most = min(MOST_SETTLED, pace.per_call())  # As many as one call leases.
+        size = 0
+        for job in unsettled:
+            size += len(answer_of(job).result or b"")
         while self._finished and len(unsettled) < most and size < MOST_BYTES:
             work = self._finished.popleft()
-            self._shared.pace.saw(work.took / len(work.jobs))
-            freed += slots_of(work)
+            pace.saw(work.took / len(work.jobs))
+            freed += work.slots
             for job in work.jobs:
-                if job in self._held:
-                    self._held.answer(job)
+                if job in self._held.jobs:
+                    unsettled[job] = None
                     size += len(answer_of(job).result or b"")
         if freed:
             self._shared.ran(freed)
             self._share.free(freed)
-            self._shared.slots.resize(self._shared.slots_wanted())
-
-    def _settle_others(self) -> HoldfastError | None:
-        """Settle jobs that cannot ride on a lease call. A refused call does not hold up the others.
-
-        Return the error of a refused call that may succeed later.
-        """
-        refused: HoldfastError | None = None
-        to_the_back = self.queue._to_the_back
-        for settlement in outcomes.others(tuple(self._held.unsettled), to_the_back=to_the_back):
-            try:
-                with self._held.settling(settlement.jobs):
-                    counted = self.queue._run(settlement.call)
-                self._settled(settlement.jobs, counted)
-                self._share.want_more()  # A released job may be due at once.
-            except ServerUnavailable:
-                raise
-            except QueueFull as error:
-                self._set_aside(settlement.jobs, error)
-            except HoldfastError as error:
-                if not outcomes.turn_down(settlement, error):
-                    refused = error
-        return refused
-
-    def _set_aside(self, jobs: Iterable[RunningJob], error: QueueFull | None = None) -> None:
-        """Set aside jobs that a full server refuses to complete. Others are settled as usual."""
-        waiting = [job for job in jobs if outcomes.needs_room(job)]
-        for job in waiting:
-            del self._held.unsettled[job]
-        too_many = self._refused.add(waiting)
-        if error:
-            self._refused.refused(error)
-        for job in too_many:
-            job.follow_ups = None
-            self._held.answer(job, Answer("release", after_ms=round(GIVEN_BACK_SECONDS * 1000)))
-
-    def _ask_for_room(self) -> None:
-        """Complete jobs that a full server refused before, as many as it accepts now."""
-        if not self._refused:
-            return
-        self._set_aside(tuple(self._held.unsettled))
-        while self._refused and time.monotonic() >= self._refused.ask_at:
-            settlement = outcomes.completing(self._refused.next())
-            try:
-                counted = self.queue._run(settlement.call)
-            except QueueFull as error:
-                self._refused.refused(error)
-            except ServerUnavailable:
-                raise
-            except HoldfastError as error:
-                if not outcomes.turn_down(settlement, error):
-                    raise
-                self._refused.drop(settlement.jobs)
-                for job in settlement.jobs:
-                    self._held.answer(job)
-            else:
-                self._refused.drop(settlement.jobs)
-                self._settled(settlement.jobs, counted)
-                self._share.want_more()  # A follow-up may be due at once.
-
-    def _settled(self, jobs: Sequence[RunningJob], counted: list[bool]) -> None:
-        for job in jobs:
-            self._held.settle(job)
-        each = bool(self.hooks) or job_log.isEnabledFor(logging.INFO)
-        for job, ok in zip(jobs, counted, strict=True):
-            answer = answer_of(job)
-            if each or not ok or answer.way != "complete":
-                report(self.hooks, job, answer, counted=ok)
-            fails = answer.way == "fail" or spends(answer, job.lease.facts)
-            if fails or (job.failed and answer.way != "complete"):  # It may be due at once.
-                self._ask_failed_at = time.monotonic()
-
-    # ----------------------------------------------------------------------- lease
-
-    def _lease(self, completed: Sequence[RunningJob]) -> None:
-        """Lease jobs for the free slots, and complete finished jobs in the same call."""
-        if completed:
-            self._share.want_more()  # A call is made in any case.
-        asks_failed = self._leave_at is None and time.monotonic() >= self._ask_failed_at
-        if asks_failed:
-            self._read_pending()  # Before it takes slots, which an error here would lose.
-        count = self._share.take(self._shared.pace.per_call()) if self._leave_at is None else 0
-        if count and asks_failed:
-            count -= self._lease_failed(count)
-        if count > 0:
-            self._ask(count, completed)
-        elif completed:
-            try:
-                with self._held.settling(completed):
-                    call = calls.complete([settle_of(job) for job in completed])
-                    counted = self.queue._run(call)
-            except QueueFull as error:
-                self._set_aside(completed, error)
-            else:
-                self._settled(completed, counted)
-
-    def _lease_failed(self, count: int) -> int:
-        """Lease failed jobs for the failure handler. Return how many."""
-        if self._shared.handlers.for_failures(self.called) is None:
-            self._ask_failed_at = float("inf")
-            return 0
-        pending = self._lease_calls.send(count, (), failed=True)
-        granted = self._lease_calls.read(pending)
-        # If some were granted there may be more.
-        pause = 0 if granted.leases else granted.ask_again or 0.02
-        self._ask_failed_at = time.monotonic() + pause
-        self._take(pending, granted)
-        return len(granted.leases)
-
-    def _ask(self, count: int, completed: Sequence[RunningJob]) -> None:
-        """Send a lease call. Jobs of the previous call start while the server works on this one."""
-        try:
-            pending = self._lease_calls.send(count, completed)
-        except QueueFull as error:
-            self._set_aside(completed, error)
-            return
-        self._asked_at = pending.asked_at
-        before, self._pending = self._pending, pending
-        if before:
-            self._handle_answer(before)
-        if not (len(self._held) > len(completed) and self._shared.pace.worth_another()):
-            self._read_pending()  # Until then no second call could be worth it.
-
-    def _read_pending(self) -> None:
-        """Read the answer of the last lease call, if there is an unread one."""
-        pending, self._pending = self._pending, None
-        if pending:
-            self._handle_answer(pending)
-
-    def _handle_answer(self, pending: LeaseCall) -> None:
-        try:
-            granted = self._lease_calls.read(pending)
-        except QueueFull as error:
-            self._set_aside(pending.completed, error)
-            self._share.want_more()
-            return
-        enough = len(granted.leases) < pending.most
-        if enough:
-            self._share.want_no_more()
-            # An answer with jobs does not say when to ask again. In an answer without jobs, 0 means
-            # that the call could not process everything that is due.
-            pause = 0.02 if granted.leases else granted.ask_again
-            self._ask_at = time.monotonic() + pause
-        self._share.free(pending.asking.count - len(granted.leases))
-        self._take(pending, granted)
-        if enough and granted.leases:
-            self._listen()  # Handlers can start while this is sent.
-
-    def _take(self, pending: LeaseCall, granted: Granted) -> None:
-        """Settle the jobs that a call completed, and start the jobs that it leased."""
-        self._asked_after = pending.asked_after
-        if granted.leases:
-            self._shared.quiet[self] = -1
-        try:
-            self._settled(pending.completed, granted.leases.completed)
-        finally:
-            self._share.need(self._beginning.begin(granted.leases, pending.asked_at))
 
     # ------------------------------------------------------------- give back, leave
 
@@ -591,26 +418,25 @@ class ControlLoop:
                 for work in executor.take_back():
                     work.control.returned(work)
 
-    def _leave(self) -> None:
+    def _leave(self, leave_at: float) -> None:
         """Release jobs that have not started; after the grace, also running jobs."""
-        assert self._leave_at is not None
         self._share.leave()
-        for executor in self._shared.executors():
+        executors = self._shared.executors()
+        for executor in executors:
             for work in executor.take_back():
                 if work.control is self:
                     self.returned(work)
                 else:
                     executor.submit([work])
-        late = time.monotonic() - self._leave_at
+        late = time.monotonic() - leave_at
         if late < 0:
             return
-        self._held.stop_all("leaving")
-        ends_within = (executor.ends_within for executor in self._shared.executors())
-        if late >= max(ends_within, default=0.0):
+        self._held.leave()
+        if late >= max((executor.ends_within for executor in executors), default=0.0):
             for job in self._held.unanswered():
                 self._held.answer(job, job.answer or GIVEN_BACK)
                 self.clean = False
-            for job in self._refused.clear():
+            for job in self._held.refused.clear():
                 job.follow_ups = None
                 self._held.answer(job, GIVEN_BACK)
                 self.clean = False

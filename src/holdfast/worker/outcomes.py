@@ -1,4 +1,4 @@
-"""Outcomes of runs: how a handler states one, and the calls that settle jobs accordingly.
+"""Outcomes of runs: how a handler states one, the calls that settle jobs, the log and the hooks.
 
 A handler that returns completes its job; a handler that raises has it retried. The exceptions here
 let a handler choose something else.
@@ -6,9 +6,13 @@ let a handler choose something else.
 
 from __future__ import annotations
 
+import logging
+import math
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, TypeGuard, TypeVar
 
 from msgspec import Struct
@@ -19,13 +23,19 @@ from holdfast.engine.call import Call, Failed, Settle, handlings_word
 from holdfast.engine.library import MAX_JOBS
 from holdfast.engine.walks import payload_size
 from holdfast.errors import HoldfastError, InvalidArgument, WrongState
+from holdfast.escaping import visible
 from holdfast.failures import DEFAULT_HANDLING, Handling, retry_ms
 
 if TYPE_CHECKING:
     from holdfast.job import Duration, Facts, Instant
-    from holdfast.worker.job import RunningJob
+    from holdfast.worker.handlers import Hooks
+    from holdfast.worker.job import Run, RunningJob
 
 E = TypeVar("E", bound=BaseException)
+
+log = logging.getLogger("holdfast")
+job_log = logging.getLogger("holdfast.worker")
+"""Logs one line at INFO for each completed job. Raise its level to switch that off."""
 
 Way = Literal["complete", "retry", "fail", "release", "lapse"]
 
@@ -135,17 +145,24 @@ def lapsed(reason: str) -> Answer:
     return Answer("lapse", reason=arguments.reason("lapsed", reason))
 
 
-def timed_out(seconds: float) -> str:
-    """Return the stop reason of a handler that exceeded its timeout."""
-    return f"timeout: it ran for {seconds:g} s"
+class Stop(Enum):
+    """Why a handler should stop."""
+
+    CANCELLED = "the job was cancelled"
+    LOST = "the lease was lost"
+    LAPSED = "the lease has run out"
+    LEAVING = "the worker is stopping"
+    TIMEOUT = "its timeout is over"
 
 
-def ended(stop_reason: str) -> Answer:
+def ended(job: RunningJob, seconds: float | None) -> Answer:
     """Return the answer for a run that was ended after it was asked to stop.
 
-    Only a timeout counts against the job.
+    Only a timeout, after `seconds`, counts against the job.
     """
-    return lapsed(stop_reason) if stop_reason.startswith("timeout") else GIVEN_BACK
+    if job.stop_reason is not Stop.TIMEOUT:
+        return GIVEN_BACK
+    return lapsed(f"timeout: it ran for {seconds or 0:g} s")
 
 
 def spends(answer: Answer, facts: Facts) -> bool:
@@ -226,8 +243,8 @@ def others(jobs: Iterable[RunningJob], *, to_the_back: bool) -> Iterator[Settlem
         for first in range(0, len(group), MAX_JOBS):
             some = group[first : first + MAX_JOBS]
             if way in ("retry", "fail"):
-                failures = [_failed(job) for job in some]
-                call = calls.retry(failures) if way == "retry" else calls.fail(failures)
+                settle = calls.retry if way == "retry" else calls.fail
+                call = settle([_failed(job) for job in some])
             else:
                 call = calls.release(
                     [settle_of(job) for job in some],
@@ -269,3 +286,181 @@ def answer_of(job: RunningJob) -> Answer:
     """Return the answer of a job whose run is over."""
     assert job.answer is not None
     return job.answer
+
+
+# ------------------------------------------------------------------ a full server
+
+
+MOST_REFUSED: Final = 1000
+"""The most jobs that wait for room."""
+MOST_REFUSED_BYTES: Final = 64 * 1024 * 1024
+"""The most bytes of results and follow-ups that wait for room."""
+
+GIVEN_BACK_SECONDS: Final = 30.0
+"""When too many jobs wait, a further job is released and runs again after this time."""
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 5.0
+TELL_EVERY_SECONDS: Final = 60.0
+
+
+class Refused:
+    """Finished jobs whose results or follow-ups a full server refused.
+
+    Their number is bounded: further jobs are released, so that the worker can continue with jobs
+    that need no room.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self.jobs: dict[RunningJob, None] = {}
+        self._bytes = 0
+        self._pause = FIRST_PAUSE
+        self._tell_at = self._tell_too_many_at = -math.inf
+        self._has_room = False
+        """Whether the server accepted the last attempt."""
+        self.ask_at = math.inf
+        """When to attempt again."""
+
+    def add(self, jobs: Iterable[RunningJob]) -> list[RunningJob]:
+        """Keep these waiting. Return those beyond the limits."""
+        too_many = []
+        if not self.jobs:
+            self._pause, self._has_room = FIRST_PAUSE, False
+            self.ask_at = time.monotonic() + FIRST_PAUSE
+        for job in jobs:
+            size = size_of(job)
+            if self.jobs and (
+                len(self.jobs) >= MOST_REFUSED or self._bytes + size > MOST_REFUSED_BYTES
+            ):
+                too_many.append(job)
+            else:
+                self.jobs[job] = None
+                self._bytes += size
+        if too_many and time.monotonic() >= self._tell_too_many_at:
+            self._tell_too_many_at = time.monotonic() + TELL_EVERY_SECONDS
+            log.warning(
+                "%s: the server is full, and %d finished jobs wait here for room already: jobs "
+                "that finish now are released and run again in %d s, starting with %s",
+                self._queue,
+                len(self.jobs),
+                GIVEN_BACK_SECONDS,
+                too_many[0].id,
+            )
+        return too_many
+
+    def next(self) -> Sequence[RunningJob]:
+        """Return the jobs to complete in the next call.
+
+        The first call after a refusal completes one job: there may be no room for more.
+        """
+        first = next(iter(self.jobs))
+        return completed(self.jobs) if self._has_room and not first.follow_ups else [first]
+
+    def again(self, error: Exception) -> None:
+        """Record that there is still no room, and log it once a minute."""
+        self._pause = FIRST_PAUSE if self._has_room else min(self._pause * 2, LONGEST_PAUSE)
+        self._has_room = False
+        now = time.monotonic()
+        self.ask_at = now + self._pause
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_EVERY_SECONDS
+            log.warning(
+                "%s: the server is full: %d finished jobs, with %d bytes of results and "
+                "follow-ups, wait here for room: %s",
+                self._queue,
+                len(self.jobs),
+                self._bytes,
+                error,
+            )
+
+    def drop(self, jobs: Iterable[RunningJob]) -> None:
+        """Remove jobs that were completed or will be settled in another way."""
+        self._has_room = True
+        for job in jobs:
+            del self.jobs[job]
+        self._bytes = sum(map(size_of, self.jobs))
+        if not self.jobs:
+            self.ask_at = math.inf
+
+    def clear(self) -> list[RunningJob]:
+        """Remove and return all jobs."""
+        jobs = list(self.jobs)
+        self.drop(jobs)
+        return jobs
+
+
+# ------------------------------------------------------------------------- the log
+
+
+MOST_LINES: Final = 20
+"""The most jobs of one batch to show."""
+
+MOST_LOGGED: Final = 100_000
+"""The most bytes of a traceback; of a longer traceback only the end is logged."""
+
+
+def tell(hooks: Sequence[Hooks], what: str, *about: object) -> None:
+    """Call one method of all hooks."""
+    for hook in hooks:
+        try:
+            getattr(hook, what)(*about)
+        except BaseException:  # It runs in a thread that must not end.
+            log.exception("the hook %r of %r raised", what, hook)
+
+
+def report(hooks: Sequence[Hooks], job: RunningJob, answer: Answer, *, counted: bool) -> None:
+    """Report how a run ended. `counted` says whether the server accepted the answer."""
+    if job.stop_reason in (Stop.LOST, Stop.CANCELLED):
+        return  # Reported when it was noticed.
+    if not counted:
+        log.warning("%s: cancelled or taken back; the outcome of this run does not count", job.id)
+        tell(hooks, "lost", job)
+        return
+    if answer.way == "complete":
+        job_log.info("%s: %s completed in %.3f s", job.id, job.handler.name, job.took)
+        if hooks:
+            tell(hooks, "done", job)
+        return
+    reason = answer.reason.decode()
+    # A deliberate `Retry` or `Fail` needs no traceback.
+    raised = None if issubclass(type(job.raised), Retry | Fail) else _loggable(job.raised)
+    if answer.way == "fail" or spends(answer, job.lease.facts):
+        log.error("%s: failed: %s", job.id, reason, exc_info=raised)
+        tell(hooks, "failed", job, reason)
+    elif answer.way == "retry":
+        log.warning("%s: raised, and will be retried: %s", job.id, reason, exc_info=raised)
+        tell(hooks, "retried", job, reason)
+    elif answer.way == "lapse":
+        log.warning("%s: ended without an answer, and goes to another worker: %s", job.id, reason)
+        tell(hooks, "lapsed", job, reason)
+    else:
+        log.debug("%s: released", job.id)
+        tell(hooks, "released", job)
+
+
+def lines_about(work: Run, where: str) -> Iterator[str]:
+    """Yield a line about each job of a run, to find out what hangs."""
+    place, *stack = where.split("\n")
+    for number, job in enumerate(work.jobs):
+        if number == MOST_LINES:
+            yield f"{place}: and {len(work.jobs) - number} more jobs of this batch"
+            break
+        since = work.started_at
+        for_long = "about to begin" if since is None else f"for {time.monotonic() - since:.1f} s"
+        yield (
+            f"{place}: job {job.id!r} of queue {job.queue!r}, "
+            f"handler {visible(work.handler.name)}, {for_long}"
+        )
+    yield from stack
+
+
+def _loggable(raised: BaseException | None) -> BaseException | None:
+    """Return an exception for the log: as text if it is huge or UTF-8 cannot encode it."""
+    if raised is None or issubclass(type(raised), RaisedElsewhere):
+        return raised
+    try:
+        fits = len("".join(traceback.format_exception(raised)).encode()) <= MOST_LOGGED
+    except BaseException:  # noqa: BLE001  # Formatting an exception may raise.
+        fits = False
+    return raised if fits else RaisedElsewhere(trace_of(raised))

@@ -1,28 +1,38 @@
-"""The queues of a worker: checks the argument `queues`, and opens the worker's own connections."""
+"""The queues of a worker: its connections to them, its entries there, and their schedules."""
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from holdfast import arguments
 from holdfast.client.aio.queue import AsyncQueue
 from holdfast.client.aio.sharded import AsyncShard, AsyncShardedQueue
+from holdfast.client.inputs import Entries
+from holdfast.client.schedules import Ticked
+from holdfast.client.sharding import Sharding
 from holdfast.client.sync.queue import Queue
 from holdfast.client.sync.sharded import Shard, ShardedQueue
-from holdfast.connection.protocol import is_passing
+from holdfast.codec import MAX_ERROR_BYTES
+from holdfast.connection.retries import is_passing
 from holdfast.connection.server import Server
-from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.worker.reporting import fitting
+from holdfast.errors import HoldfastError, InvalidArgument, ServerUnavailable
+from holdfast.worker.job import Origin
 
 if TYPE_CHECKING:
-    from holdfast.client.sharding import Sharding
+    from holdfast.engine.call import Entry
+    from holdfast.job import NewJob
     from holdfast.worker.handlers import ExecutorKind, Handlers
-    from holdfast.worker.leases import HeldJobs
-    from holdfast.worker.shared import Shared
 
     AnyQueue = Queue | AsyncQueue
+
+log = logging.getLogger("holdfast")
 
 CHECK_SECONDS: Final = 0.5
 """The start of a worker does not wait longer for one server: others may answer."""
@@ -62,16 +72,20 @@ def _shards(queue: AnyQueue) -> Iterable[AnyQueue]:
     return queue.shards if isinstance(queue, ShardedQueue | AsyncShardedQueue) else (queue,)
 
 
-def called(queue: AnyQueue) -> str:
-    """Return the name that users know: all shards of a queue share it."""
-    return queue.sharding.name if isinstance(queue, Shard | AsyncShard) else queue.name
+def origin_of(queue: AnyQueue) -> Origin:
+    """Return what a child process has to know of a queue."""
+    shard = (queue.sharding.count, queue.number) if isinstance(queue, Shard | AsyncShard) else None
+    name = queue.sharding.name if isinstance(queue, Shard | AsyncShard) else queue.name
+    return Origin(name, shard, queue.defaults)
 
 
-def shard_of(queue: AnyQueue) -> tuple[str, int, int] | None:
-    """Return queue name, number of shards and number of this shard; None if it is not a shard."""
-    if isinstance(queue, Shard | AsyncShard):
-        return queue.sharding.name, queue.sharding.count, queue.number
-    return None
+def entries(origin: Origin, new: Iterable[NewJob]) -> list[Entry]:
+    """Check and encode follow-ups, in a process that has no connection to the queue."""
+    namer = None
+    if origin.shard:
+        shards, number = origin.shard
+        namer = partial(Sharding(origin.queue, shards).namer_in, number)
+    return list(Entries(origin.defaults, namer).many(new))
 
 
 def own(queues: Iterable[AnyQueue], lease: float) -> list[Queue]:
@@ -104,11 +118,16 @@ def check_servers(queues: Iterable[AnyQueue]) -> None:
     A server that is lost, loads its data or accepts no more clients is not an error: it may serve
     the worker later.
     """
-    for queue in {(called(queue), queue.server): queue for queue in queues}.values():
+    checked: set[tuple[str, object]] = set()
+    for queue in queues:
+        one = origin_of(queue).queue, queue.server
+        if one in checked:
+            continue
+        checked.add(one)
         server = Server.like(queue.server, patience=CHECK_SECONDS)
-        with Queue(queue.name, server) as checked:
+        with Queue(queue.name, server) as asked:
             try:
-                checked.counts()
+                asked.counts()
             except HoldfastError as error:
                 if not is_passing(error):
                     raise
@@ -117,36 +136,70 @@ def check_servers(queues: Iterable[AnyQueue]) -> None:
 # ------------------------------------------------------------------ the directory of workers
 
 
-REGISTER_SECONDS: Final = 5.0
-MOST_SHOWN: Final = 20
-"""The most running jobs in a worker's entry."""
+def fitting(about: Mapping[str, object]) -> dict[str, object]:
+    """Return a worker's entry, cut down to the size that the directory accepts."""
+    fits = dict(about)
+    for name in ("notes", "running", "handlers", "coroutines", "queues"):
+        while (listed := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
+            assert isinstance(listed, list)
+            # List all handlers or none: in a partial list some would seem to be missing.
+            all_or_none = name in ("handlers", "coroutines")
+            fits[name] = None if all_or_none else listed[: len(listed) // 2]
+    return fits
 
 
-class Presence:
-    """Keeps the worker's entry in a queue's directory of workers."""
+# ----------------------------------------------------------------------------- schedules
 
-    def __init__(self, queue: Queue, held: HeldJobs, shared: Shared) -> None:
+
+LOOK_SECONDS: Final = 60.0
+"""The longest time between two checks: the server's clock may be set."""
+MOVED_SECONDS: Final = 1.0
+"""The same for a queue whose clock a test moves."""
+REFUSED_SECONDS: Final = 5.0
+"""The pause after a refused tick, for example because the server is full."""
+
+
+class Ticker:
+    """Makes the ticks of schedules in a control loop."""
+
+    def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._held = held
-        self._shared = shared
-        self.tell_at = time.monotonic()
-        """When to register again."""
+        self._longest = MOVED_SECONDS if queue.clock else LOOK_SECONDS
+        self._look_at: dict[str, float] = {}
+        self._in_trouble: set[str] = set()
 
-    def tell(self, alive_for: float = 3 * REGISTER_SECONDS) -> None:
-        """Register this worker for `alive_for` seconds."""
-        self.tell_at = time.monotonic() + REGISTER_SECONDS
-        running = [job.describe() for job in self._held.running()[:MOST_SHOWN]]
-        handlers = self._shared.handlers.about(called(self._queue))
-        about = {**self._shared.about, **handlers, "running": running}
-        notes = about.pop("notes", None)
-        if isinstance(notes, dict) and notes:
-            about["notes"] = [list(note) for note in reversed(list(notes.items()))]
-        about = fitting(about)
-        self._queue.register(alive_for=alive_for, **about)
+    def next_at(self) -> float:
+        """Return when the next tick is due, on the monotonic clock."""
+        look_at = math.inf
+        for name in list(self._queue.schedules):
+            look_at = min(look_at, self._look_at.get(name, 0.0))
+        return look_at
 
-    def leave(self) -> None:
-        """Remove the entry: it expires at once."""
-        self.tell(alive_for=0.001)
+    def tick(self) -> None:
+        """Make the ticks that are due. A refused tick does not stop the worker."""
+        for name, schedule in list(self._queue.schedules.items()):
+            if time.monotonic() < self._look_at.get(name, 0.0):
+                continue
+            try:
+                ticked = self._queue._make_ticks(schedule)
+            except ServerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  # A user's time zone class may raise anything.
+                self._complain(name, error)
+                ticked = Ticked([], REFUSED_SECONDS)
+            else:
+                self._in_trouble.discard(name)
+            again_in = self._longest if ticked.again_in is None else ticked.again_in
+            self._look_at[name] = time.monotonic() + min(again_in, self._longest)
+
+    def _complain(self, name: str, error: Exception) -> None:
+        """Log the error once, not on every retry."""
+        if name not in self._in_trouble:
+            self._in_trouble.add(name)
+            unexpected = None if isinstance(error, HoldfastError) else error
+            log.warning(
+                "%s: its ticks cannot be made; trying again: %s", name, error, exc_info=unexpected
+            )
 
 
 # --------------------------------------------------------- what a worker says when it starts
@@ -160,36 +213,23 @@ def described(
     lease: float,
 ) -> str:
     """Return one line with servers, queues, handlers, concurrency, executor and lease."""
-    least, most = bounds
-    concurrency = str(least) if least == most else f"auto ({least} to {most})"
-    return "; ".join(
-        [
-            *_places(queues),
-            f"handlers: {_handlers(queues, handlers)}",
-            f"concurrency {concurrency}, executor {executor}, lease {lease:g} s",
-        ]
-    )
-
-
-def _places(queues: Collection[AnyQueue]) -> list[str]:
-    """Return one text per server with its queues. Addresses are written without passwords."""
     found: dict[str, dict[str, None]] = {}
     for queue in queues:
-        shard = shard_of(queue)
-        name = f"{called(queue)} ({shard[1]} shards)" if shard else called(queue)
+        origin = origin_of(queue)
+        name = f"{origin.queue} ({origin.shard[0]} shards)" if origin.shard else origin.queue
+        # Addresses are written without passwords.
         found.setdefault(str(queue.server.address), {})[name] = None
-    return [
-        f"{'queue' if len(names) == 1 else 'queues'} {', '.join(names)} on {server}"
-        for server, names in found.items()
+    places = [
+        f"{'queue' if len(there) == 1 else 'queues'} {', '.join(there)} on {server}"
+        for server, there in found.items()
     ]
-
-
-def _handlers(queues: Collection[AnyQueue], handlers: Handlers) -> str:
-    """Return the handler names of the worker and of its queues."""
-    declared = {name for queue in queues for name in queue.handlers}
-    names = sorted(declared.union(handlers.names()))
-    if handlers.take_nameless():
-        names.append("jobs without a name")
-    if any(handlers.for_failures(called(queue)) for queue in queues):
-        names.append("failed jobs")
-    return ", ".join(names) or "none"
+    names = handlers.names().union(*(queue.handlers for queue in queues))
+    known = sorted(name for name in names if name is not None)
+    if None in names:
+        known.append("jobs without a name")
+    if any(handlers.for_failures(origin_of(queue).queue) for queue in queues):
+        known.append("failed jobs")
+    least, most = bounds
+    concurrency = str(least) if least == most else f"auto ({least} to {most})"
+    settings = f"concurrency {concurrency}, executor {executor}, lease {lease:g} s"
+    return "; ".join([*places, f"handlers: {', '.join(known) or 'none'}", settings])

@@ -1,4 +1,6 @@
-"""Distributes the slots of a worker, each for one job, among its queues.
+"""What the control loops of a worker share: its slots, its executors, and how long runs take.
+
+A worker distributes its slots, each for one job, among its queues.
 
 A queue that may have work wants slots. It gets free slots by its weight or, with `strict`, before
 all queues after it. A queue that had less work than slots frees the rest, and waits until it hears
@@ -13,11 +15,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.engine.library import MAX_JOBS
+from holdfast.worker.handlers import Handler, Handlers, Hooks
+from holdfast.worker.job import Run, RunningJob
 
 LEND_SECONDS: Final = 1.0
 """When a lease call is unanswered for this long, its slots are lent to other queues."""
@@ -66,37 +72,33 @@ class Share:
             self.asking.append(asking)
         return asking
 
-    def answered(self, asking: Asking) -> None:
-        """Record that a lease call was answered or failed."""
+    def answered(self, asking: Asking, used: int = 0) -> None:
+        """Record that a lease call was answered or failed, and free the slots that it left."""
         with self._slots.lock:
             if asking in self.asking:
                 self.asking.remove(asking)
+        self.free(asking.count - used)
 
     def free(self, count: int) -> None:
-        """Free `count` slots."""
+        """Free `count` slots. If negative, occupy more, as soon as they are free."""
         with self._slots.lock:
-            repaid = min(count, self.lent)
+            repaid = max(0, min(count, self.lent))
             self.lent -= repaid
         self._slots.add(count - repaid)
 
-    def need(self, more: int) -> None:
-        """Occupy `more` slots in addition, as soon as they are free; if negative, free some."""
-        if more > 0:
-            self._slots.add(-more)
-        else:
-            self.free(-more)
-
     def want_more(self) -> None:
-        """Record that there may be more work."""
-        if not self.has_answered:
-            self._slots.hear(self)
-        elif not self.wants_more:
-            self.wants_more = True
-            self._slots.add(0)
-
-    def want_no_more(self) -> None:
-        """Record that all available work has been leased."""
-        self.wants_more = False
+        """Record that the server answers and there may be more work."""
+        if self.has_answered:
+            if not self.wants_more:
+                self.wants_more = True
+                self._slots.add(0)
+            return
+        with self._slots.lock:
+            # Under one lock: other queues must see both.
+            self.has_answered = self.wants_more = True
+            self.waits_until = time.monotonic() + FIRST_WORD_SECONDS
+        self._slots.rouse(silent=True)  # Queues with lost servers retry at once.
+        self._slots.add(0)
 
     def rest(self) -> None:
         """Want no slots until the server answers again; free those given but not taken."""
@@ -107,7 +109,12 @@ class Share:
 
     def leave(self) -> None:
         """Take no part any more."""
-        self._slots.remove(self)
+        with self._slots.lock:
+            if self in self._slots.shares:
+                self._slots.shares.remove(self)
+            self.wants_more = False
+            unused, self.given = self.given, 0
+        self._slots.add(unused)
 
 
 class Slots:
@@ -118,36 +125,15 @@ class Slots:
         self.free = total
         self._total = total
         self._strict = strict
-        self._shares: list[Share] = []
+        self.shares: list[Share] = []
 
     def join(self, weight: int, rouse: Callable[[], None]) -> Share:
         """Add a queue, after the existing ones."""
         share = Share(self, weight, rouse)
         with self.lock:
-            self._shares.append(share)
+            self.shares.append(share)
         self.add(0)
         return share
-
-    def remove(self, share: Share) -> None:
-        """Remove a queue."""
-        with self.lock:
-            if share in self._shares:
-                self._shares.remove(share)
-            share.wants_more = False
-            self.free += share.given
-            share.given = 0
-        self.add(0)
-
-    def hear(self, share: Share) -> None:
-        """Record that the server of a queue answers. Queues with lost servers retry at once."""
-        with self.lock:
-            # Under one lock: other queues must see both.
-            share.has_answered = share.wants_more = True
-            share.waits_until = time.monotonic() + FIRST_WORD_SECONDS
-            silent = [one for one in self._shares if not one.has_answered]
-        for one in silent:
-            one.rouse()
-        self.add(0)
 
     def resize(self, total: int) -> None:
         """Change the number of slots. Surplus slots disappear as they become free."""
@@ -159,18 +145,19 @@ class Slots:
     def are_wanted(self) -> bool:
         """Return whether all slots are taken and a queue wants more."""
         with self.lock:
-            return self.free <= 0 and any(share.wants_more for share in self._shares)
+            return self.free <= 0 and any(share.wants_more for share in self.shares)
 
-    def rouse(self) -> None:
-        """Wake the control loops of all queues."""
-        for share in list(self._shares):
-            share.rouse()
+    def rouse(self, *, silent: bool = False) -> None:
+        """Wake the control loops of all queues, or of those whose servers have not answered."""
+        for share in list(self.shares):
+            if not (silent and share.has_answered):
+                share.rouse()
 
     def lend(self) -> None:
         """Lend the slots of unanswered lease calls to other queues."""
         late = time.monotonic() - LEND_SECONDS
         with self.lock:
-            for share in self._shares:
+            for share in self.shares:
                 for asking in [one for one in share.asking if one.since < late]:
                     self.free += asking.count
                     share.lent += asking.count
@@ -180,16 +167,17 @@ class Slots:
 
     def add(self, count: int) -> None:
         """Free slots, and give them to queues that want some. If some are left, all may listen."""
-        roused = set()
+        roused: set[Share] = set()
         with self.lock:
             was_full = self.free <= 0
             self.free += count
+            if self.free <= 0:
+                return
             wants_more = self._ready()
             if len(wants_more) == 1 or (wants_more and self._strict):
-                if self.free > 0:
-                    wants_more[0].given += self.free
-                    self.free = 0
-                    roused.add(wants_more[0])
+                wants_more[0].given += self.free
+                self.free = 0
+                roused.add(wants_more[0])
             else:
                 while wants_more and self.free > 0:
                     chosen = _next_by_weight(wants_more)
@@ -197,14 +185,18 @@ class Slots:
                     self.free -= 1
                     roused.add(chosen)
             if was_full and self.free > 0:
-                roused.update(self._shares)
+                roused.update(self.shares)
         for share in roused:
             share.rouse()
 
     def _ready(self) -> list[Share]:
         """Return the queues that want slots and need not wait for other servers to answer."""
-        wants_more = [share for share in self._shares if share.wants_more]
-        if all(share.has_answered for share in self._shares):
+        wants_more, all_known = [], True
+        for share in self.shares:
+            all_known = all_known and share.has_answered
+            if share.wants_more:
+                wants_more.append(share)
+        if all_known:
             return wants_more
         now = time.monotonic()
         return [share for share in wants_more if now >= share.waits_until]
@@ -217,3 +209,200 @@ def _next_by_weight(wants_more: list[Share]) -> Share:
     chosen = max(wants_more, key=lambda share: share.credit)
     chosen.credit -= sum(share.weight for share in wants_more)
     return chosen
+
+
+# ------------------------------------------------------------------ how many jobs are held
+# A call costs as much as many short jobs, so short jobs are leased many at a time. A longer job is
+# leased only when it can start, so it never waits in this worker behind another.
+
+
+MOST_AHEAD: Final = 500
+"""A call leases half of this, which occupies the server for a millisecond or two. With more, other
+clients would wait."""
+
+MOST_PATIENCE: Final = 0.002
+"""The longest that a finished job waits to be settled, in seconds."""
+
+_FORGETTING: Final = 0.1
+"""The weight of a new, shorter run in the estimate."""
+
+
+class Pace:
+    """Estimates how long runs take: a longer run counts at once, shorter runs little by little."""
+
+    def __init__(self, concurrency: int, ahead: float, most_at_once: int = 1) -> None:
+        self.most_at_once = most_at_once
+        """Jobs that one call of a handler runs."""
+        self._ahead = ahead
+        self._seconds: float | None = None
+        self.resize(concurrency)
+
+    def resize(self, concurrency: int) -> None:
+        """Change how many run at a time."""
+        self._concurrency = concurrency
+        self.least = concurrency * self.most_at_once
+
+    def saw(self, seconds: float) -> None:
+        """Update the estimate with the duration of a run."""
+        known = self._seconds
+        if known is None or seconds > known:
+            self._seconds = seconds
+        else:
+            self._seconds = known + (seconds - known) * _FORGETTING
+
+    def slots(self) -> int:
+        """Return how many jobs to hold: `ahead` seconds of work, at least what can run at once."""
+        if not self._ahead or self._seconds is None:
+            return self.least
+        worth = self._ahead / max(self._seconds, 1e-6) - 1
+        return self.least + max(0, min(MOST_AHEAD, int(self._concurrency * worth)))
+
+    def worth(self, waiting: int) -> float:
+        """Return for how many seconds no lease call is needed while `waiting` jobs wait here."""
+        if not self._seconds:
+            return 0.0
+        return min(MOST_PATIENCE, waiting * self._seconds / self._concurrency / 2)
+
+    def per_call(self) -> int:
+        """Return how many jobs to lease per call: half, so that the other half runs meanwhile."""
+        return max(self.least, self.slots() // 2)
+
+    def worth_another(self) -> int:
+        """Return how many free slots justify a second call while one is pending; 0 for never."""
+        slots = self.slots()
+        return slots // 2 if slots > self.least else 0
+
+
+def extend_every(lease_seconds: float, held: int) -> float:
+    """Return the seconds between extensions: 1, since an extension also reports cancelled jobs.
+
+    With thousands of jobs it is longer, but two more extensions always fit into the lease.
+    """
+    return min(lease_seconds / 3, max(1.0, held / 1000))
+
+
+# ---------------------------------------------------------------------------- the whole worker
+
+
+class Executor:
+    """Where handlers run: the interface that control loops use, and the runs that wait.
+
+    Loops submit runs and are notified when each is finished. An executor starts runs in order, as
+    soon as it can; `take_back` returns those that it has not started.
+    """
+
+    ends_within = 0.0
+    """Seconds within which a stopped run has ended; 0 where a run cannot be ended."""
+
+    def __init__(self) -> None:
+        self._works: deque[Run] = deque()
+        """The runs that have not started."""
+        self._moved_at = time.monotonic()
+        """When runs were last submitted or taken."""
+
+    def submit(self, works: Iterable[Run]) -> None:
+        """Start these runs in order, as soon as possible."""
+        self._moved_at = time.monotonic()
+        self._works.extend(works)
+
+    def waiting(self) -> int:
+        """Return how many runs have not started."""
+        return len(self._works)
+
+    def stuck_for(self) -> float:
+        """Return for how many seconds runs have been waiting while none started."""
+        return time.monotonic() - self._moved_at if self.waiting() else 0.0
+
+    def take_back(self) -> list[Run]:
+        """Remove and return the runs that have not started."""
+        return self._take(len(self._works))
+
+    def _take(self, most: int) -> list[Run]:
+        """Remove up to `most` of the waiting runs. Other threads may take some at the same time."""
+        taken: list[Run] = []
+        with suppress(IndexError):
+            while len(taken) < most:
+                taken.append(self._works.popleft())
+        if taken:
+            self._moved_at = time.monotonic()
+        return taken
+
+    def stop_job(self, job: RunningJob) -> None:
+        """End the run of this job where possible. `job.stop_reason` says why."""
+
+    def begun(self) -> list[tuple[Run, str]]:
+        """Return the active runs with readable locations. Called in a signal handler: no locks."""
+        return []
+
+    def resize(self, count: int) -> None:
+        """Change how many runs are active at a time."""
+
+    def close(self) -> None:
+        """Stop starting runs."""
+
+
+@dataclass
+class Shared:
+    """The state that the control loops of a worker share."""
+
+    handlers: Handlers
+    slots: Slots
+    pace: Pace
+    lease_seconds: float
+    concurrency: int
+    make_plain: Callable[[int], Executor]
+    make_loop: Callable[[int], Executor]
+    hooks: Sequence[Hooks] = ()
+    about: dict[str, object] = field(default_factory=dict)
+    until_empty: bool = False
+    plain: Executor | None = None
+    """The executor of plain functions."""
+    loop: Executor | None = None
+    """The executor of coroutine functions."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    runs: int = 0
+    """How many runs are over: each may have added jobs to any of the queues."""
+    quiet: dict[object, int] = field(default_factory=dict)
+    """For each control loop, the value of `runs` at which it found no job; -1 if it has jobs."""
+
+    def ran(self, count: int) -> None:
+        """Record that `count` runs are over, and adjust the number of slots to the pace."""
+        with self.lock:
+            self.runs += count
+        # None ahead if two executors share the concurrency.
+        self.slots.resize(self.pace.least if self.handlers.are_mixed else self.pace.slots())
+
+    def found_nothing(self, one: object, after: int) -> tuple[bool, bool]:
+        """Record that a control loop found no job when `after` runs were over.
+
+        Return whether no loop has a job now, and whether no loop found one since the last run.
+        """
+        with self.lock:
+            is_new, self.quiet[one] = self.quiet[one] != after, after
+            known = set(self.quiet.values())
+            still, over = -1 not in known, known == {self.runs}
+        if is_new:
+            self.slots.rouse()  # The others may have waited for this loop only.
+        return still, over
+
+    def executors(self) -> list[Executor]:
+        """Return the executors in use."""
+        return list(filter(None, (self.plain, self.loop)))
+
+    def resize(self, concurrency: int) -> None:
+        """Change how many handlers run at a time."""
+        with self.lock:
+            self.concurrency = self.about["concurrency"] = concurrency
+            self.pace.resize(concurrency)
+            for executor in self.executors():
+                executor.resize(concurrency)
+        self.ran(0)
+
+    def executor_for(self, handler: Handler) -> Executor:
+        """Return the executor of a handler. It is created for the first handler that needs it."""
+        with self.lock:
+            if handler.is_async:
+                self.loop = self.loop or self.make_loop(self.concurrency)
+                return self.loop
+            self.plain = self.plain or self.make_plain(self.concurrency)
+            return self.plain

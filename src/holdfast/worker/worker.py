@@ -16,18 +16,15 @@ from holdfast import arguments
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.failures import Handling
 from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
-from holdfast.worker.executors.base import EventLoop, Threads
-from holdfast.worker.executors.processes.child_process import Limits
-from holdfast.worker.executors.processes.executor import Processes
-from holdfast.worker.handlers import ExecutorKind, Handlers
-from holdfast.worker.hooks import Hooks, any_hears_starts
+from holdfast.worker.executors.event_loop import EventLoop
+from holdfast.worker.executors.processes import Limits, Processes
+from holdfast.worker.executors.threads import Threads
+from holdfast.worker.handlers import ExecutorKind, Handlers, Hooks
 from holdfast.worker.loop import ControlLoop
-from holdfast.worker.pace import Pace
-from holdfast.worker.queues import called, check_servers, described, own, weighted
-from holdfast.worker.reporting import lines_about
-from holdfast.worker.shared import Shared
-from holdfast.worker.signals import StopRequest, handle_signals
-from holdfast.worker.slots import Slots
+from holdfast.worker.outcomes import lines_about
+from holdfast.worker.queues import check_servers, described, origin_of, own, weighted
+from holdfast.worker.slots import Pace, Shared, Slots
+from holdfast.worker.wakeup import StopRequest, handle_signals
 
 if TYPE_CHECKING:
     from typing import Self
@@ -113,12 +110,12 @@ class Worker:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"Worker({', '.join(self._names())})"
+        return f"Worker({', '.join(self.queues)})"
 
     @property
     def queues(self) -> list[str]:
         """The names of the queues that it works on."""
-        return self._names()
+        return list(dict.fromkeys(origin_of(queue).queue for queue in self._weights))
 
     def describe(self) -> str:
         """Return one line for the log: servers, queues, handlers, concurrency, executor, lease."""
@@ -249,16 +246,12 @@ class Worker:
             )
 
     def _check_queue(self, queue: str) -> None:
-        names = self._names()
+        names = self.queues
         if queue not in names:
             raise InvalidArgument(
                 f"queue must be one of this worker's, {', '.join(sorted(names))}, "
                 f"not {arguments.shown(queue)}"
             )
-
-    def _names(self) -> list[str]:
-        """Return the names of its queues, each once."""
-        return list(dict.fromkeys(map(called, self._weights)))
 
     # ------------------------------------------------------------------------ run
 
@@ -306,7 +299,7 @@ class Worker:
             self._forget()
         for queue in self._weights:
             declared = queue.handlers.values()
-            self._handlers.adopt(called(queue), declared, may_be_late=may_be_late)
+            self._handlers.adopt(origin_of(queue).queue, declared, may_be_late=may_be_late)
         if not self._handlers:
             raise InvalidArgument(
                 "the worker has no handler: register one with @worker.handler or @queue.handler"
@@ -324,44 +317,51 @@ class Worker:
             self._check_idle()
             self._clean = True
             self._process = os.getpid()
-            least, most = self._bounds
-            first = min(most, max(least, math.ceil(processors())))
-            pace = Pace(first, self._ahead, self._handlers.at_once())
-            queues = own(self._weights, self._lease)
-            self._shared = Shared(
-                self._handlers,
-                Slots(pace.slots(), strict=self._strict),
-                pace,
-                self._lease,
-                first,
-                Threads,
-                lambda count: EventLoop(count, awaited_by),
-                self._hooks,
-                self._about(first),
-                until_empty,
-                self._make_children(first),
-            )
+            self._shared = shared = self._new_shared(until_empty, awaited_by)
+            queues = zip(own(self._weights, self._lease), self._weights.values(), strict=True)
             self._controls = {
-                queue.name: ControlLoop(queue, self._shared, weight)
-                for queue, weight in zip(queues, self._weights.values(), strict=True)
+                queue.name: ControlLoop(queue, shared, weight) for queue, weight in queues
             }
             for control in self._controls.values():
                 control.start()
-            if least < most:
+            if self._bounds[0] < self._bounds[1]:
                 self._tuner = Tuner(
                     self._bounds,
-                    first,
+                    shared.concurrency,
                     one=self._executor != "process",
-                    wants=self._shared.slots.are_wanted,
-                    resize=self._shared.resize,
+                    wants=shared.slots.are_wanted,
+                    resize=shared.resize,
                 )
                 self._tuner.start()
 
-    def _make_children(self, count: int) -> Processes | None:
-        """Create the fork server before any thread: a process with threads should not fork."""
-        if self._executor != "process":
-            return None
-        return Processes(count, self._bounds[1], self._handlers, self._limits)
+    def _new_shared(self, until_empty: bool, awaited_by: asyncio.Task[Any] | None) -> Shared:
+        least, most = self._bounds
+        first = least if least == most else min(most, max(least, math.ceil(processors())))
+        about: dict[str, object] = {
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "queues": self.queues,
+            "concurrency": first,
+            "started_at": time.time(),
+            "notes": self.notes,
+        }
+        pace = Pace(first, self._ahead, self._handlers.at_once)
+        shared = Shared(
+            self._handlers,
+            Slots(pace.slots(), strict=self._strict),
+            pace,
+            self._lease,
+            first,
+            Threads,
+            lambda count: EventLoop(count, awaited_by),
+            self._hooks,
+            about,
+            until_empty,
+        )
+        if self._executor == "process":
+            # Before any thread is started: a process with threads should not fork.
+            shared.plain = Processes(first, most, self._handlers, self._limits)
+        return shared
 
     def stop(self, grace: Duration | None = None) -> bool:
         """Shut down gracefully. Return whether all started jobs were finished.
@@ -369,7 +369,9 @@ class Worker:
         The worker leases no more, gives handlers `grace` seconds to finish and releases the other
         jobs. A second call with less grace shortens the first.
         """
-        seconds = self._seconds(grace)
+        seconds = self._grace
+        if grace is not None:
+            seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
         self._stopping.set()
         if self._process != os.getpid():
             self._forget()
@@ -380,7 +382,7 @@ class Worker:
                 return self._clean
             for control in self._controls.values():
                 control.stop(seconds)
-            ends = [control.wait_to_leave() for control in self._controls.values()]
+            ends = list(map(ControlLoop.wait_to_leave, self._controls.values()))
             if self._tuner:
                 self._tuner.stop()
             for executor in self._shared.executors():
@@ -401,13 +403,8 @@ class Worker:
         """Make `run` end soon. Returns at once, so a handler may call it."""
         self._stopping.set()
 
-    def _seconds(self, grace: Duration | None) -> float:
-        if grace is None:
-            return self._grace
-        return arguments.duration_ms("grace", grace, forever=True) / 1000
-
     def _is_over(self) -> bool:
-        return all(control.wait(0) for control in list(self._controls.values()))
+        return all(map(ControlLoop.wait, list(self._controls.values())))
 
     def _leave(self) -> None:
         for control in list(self._controls.values()):
@@ -425,9 +422,11 @@ class Worker:
     def drop(self, queue: str, *, grace: Duration | None = None) -> None:
         """Stop working on a queue: let its jobs finish, or release them after `grace` seconds."""
         self._check_queue(queue)
-        seconds = self._seconds(grace)
+        seconds = self._grace
+        if grace is not None:
+            seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
         with self._lock:
-            dropped = [one.name for one in self._weights if called(one) == queue]
+            dropped = [one.name for one in self._weights if origin_of(one).queue == queue]
             self._weights = {q: w for q, w in self._weights.items() if q.name not in dropped}
             found = [self._controls.pop(name, None) for name in dropped]
             self._tell_queues()
@@ -463,7 +462,7 @@ class Worker:
     def _tell_queues(self) -> None:
         """Update the queues in the directory of workers."""
         if self._shared is not None:
-            self._shared.about["queues"] = self._names()
+            self._shared.about["queues"] = self.queues
 
     def _show_running(self) -> list[str]:
         """Return a line about each running job. Called in a signal handler: no locks."""
@@ -474,16 +473,6 @@ class Worker:
             for work, where in executor.begun()
             for line in lines_about(work, where)
         ]
-
-    def _about(self, concurrency: int) -> dict[str, object]:
-        return {
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "queues": self._names(),
-            "concurrency": concurrency,
-            "started_at": time.time(),
-            "notes": self.notes,
-        }
 
 
 def _limits(
@@ -496,5 +485,6 @@ def _limits(
             if executor != "process":
                 raise InvalidArgument(f'{name} is for executor="process", not {executor!r}')
     # Not ahead if memory is checked after each job, or a hook is called before each.
-    ahead = megabytes is None and not any_hears_starts(hooks)
+    hears_starts = any(type(hook).started is not Hooks.started for hook in hooks)
+    ahead = megabytes is None and not hears_starts
     return Limits(jobs, megabytes, ahead)

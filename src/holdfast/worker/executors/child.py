@@ -15,28 +15,22 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 import msgspec
 
 from holdfast import arguments
-from holdfast.client.inputs import Entries
-from holdfast.client.sharding import Sharding
 from holdfast.engine.call import Entry
-from holdfast.errors import HoldfastError, JobCancelled, LeaseLost, ServerUnavailable
+from holdfast.errors import LeaseLost
 from holdfast.job import Duration, Lease, NewJob
-from holdfast.worker.executors.processes import frames, shared_memory
-from holdfast.worker.executors.processes.shared_memory import Board
-from holdfast.worker.handlers import Handler, Handlers
-from holdfast.worker.hooks import Hooks
-from holdfast.worker.job import Batch, Run, RunningJob, run
+from holdfast.worker import queues
+from holdfast.worker.executors import messages
+from holdfast.worker.executors.messages import Board
+from holdfast.worker.handlers import Handler, Handlers, Hooks
+from holdfast.worker.job import Batch, Run, RunContext, RunningJob, run
 from holdfast.worker.outcomes import GIVEN_BACK, Fail, Release, Retry, trace_of
-from holdfast.worker.signals import show_stacks
-
-if TYPE_CHECKING:
-    from holdfast.worker.loop import ControlLoop
+from holdfast.worker.wakeup import show_stacks
 
 _FAR_DESCRIPTOR: Final = 900
 """The connection gets a descriptor from here on: jobs that close low descriptors miss it."""
@@ -49,8 +43,8 @@ class Channel:
         self, connection: socket.socket, take: socket.socket, board: Board, slot: int
     ) -> None:
         connection, self._tickets = _far(connection), _far(take)
-        self.line = frames.Line(connection, frames.read_by_child)
-        self._given: deque[frames.Jobs] = deque()
+        self.line = messages.Line(connection, messages.read_by_child)
+        self._given: deque[messages.Jobs] = deque()
         """Runs that were read while a handler waited for an answer."""
         self.board = board
         self.slot = slot
@@ -62,20 +56,20 @@ class Channel:
         for one in (connection, self._tickets):
             os.register_at_fork(after_in_child=one.close)
 
-    def next(self) -> frames.Jobs:
+    def next(self) -> messages.Jobs:
         """Wait for the next run; raise EOFError when the worker is gone."""
-        number = shared_memory.take(self._tickets)
+        number = messages.take(self._tickets)
         while True:
             given = self._given.popleft() if self._given else self.line.read()
             # Skip runs that were taken back, and answers whose run is over.
-            if isinstance(given, frames.Jobs) and given.number == number:
+            if isinstance(given, messages.Jobs) and given.number == number:
                 return given
 
-    def answer(self) -> frames.Extended:
+    def answer(self) -> messages.Extended:
         """Wait for the answer to a handler's question."""
-        while isinstance(message := self.line.read(), frames.Jobs):
+        while isinstance(message := self.line.read(), messages.Jobs):
             self._given.append(message)
-        assert isinstance(message, frames.Extended)
+        assert isinstance(message, messages.Extended)
         return message
 
     def is_ours(self) -> bool:
@@ -101,16 +95,7 @@ def live(channel: Channel, handlers: Handlers) -> None:
         while True:
             given = channel.next()
             control = _ControlStub(given, channel)
-            answers = _answers(_work(given, control, handlers), channel.grown_by())
-            if not channel.is_ours():
-                os._exit(0)
-            with channel.asking:
-                control.over = True
-            try:
-                channel.line.send(answers)
-            except OSError:  # The handler closed it.
-                channel.board.leave(channel.slot, msgspec.msgpack.encode(answers))
-                return
+            _run(given, control, handlers)
 
 
 def _far(connection: socket.socket) -> socket.socket:
@@ -122,30 +107,15 @@ def _far(connection: socket.socket) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def _work(given: frames.Jobs, control: _ControlStub, handlers: Handlers) -> Run:
+def _run(given: messages.Jobs, control: _ControlStub, handlers: Handlers) -> None:
     handler = handlers.for_lease(control.called, given.leases[0])
     jobs = [_ChildJob(lease, handler, control, n) for n, lease in enumerate(given.leases)]
     work: Run = Batch(jobs) if handler.batch else jobs[0]
     if time.monotonic() < given.lapses_at:
         run(work)
+        control.finished(work)
     else:  # This process or the machine was suspended.
-        for job in jobs:
-            job.answer = GIVEN_BACK
-    return work
-
-
-def _answers(work: Run, megabytes: float) -> frames.Answers:
-    answered = []
-    for job in work.jobs:
-        assert job.answer is not None
-        answered.append(frames.Answered(job.answer, job.follow_ups, _trace(job.raised)))
-    return frames.Answers(answered, megabytes)
-
-
-def _trace(raised: BaseException | None) -> str:
-    if raised is None or issubclass(type(raised), Retry | Fail | Release):
-        return ""
-    return trace_of(raised)
+        control.returned(work)
 
 
 def _peak_megabytes() -> float:
@@ -159,7 +129,7 @@ class _ChildJob(RunningJob):
     __slots__ = ("_here", "number")
 
     def __init__(self, lease: Lease, handler: Handler, control: _ControlStub, number: int) -> None:
-        super().__init__(lease, handler, cast("ControlLoop", control), math.inf)
+        super().__init__(lease, handler, control, math.inf)
         self._here = control
         self.number = number
 
@@ -173,51 +143,60 @@ class _ChildJob(RunningJob):
         assert self._progress is not None
         with suppress(OSError), self._here.channel.asking:  # Progress is only information.
             if not self._here.over:
-                self._here.channel.line.send(frames.Progress(self.number, *self._progress))
+                self._here.channel.line.send(messages.Progress(self.number, *self._progress))
 
 
-class _ControlStub:
+class _ControlStub(RunContext):
     """Stands for the control loop, which runs in the worker."""
 
     hooks: Sequence[Hooks] = ()
 
-    def __init__(self, given: frames.Jobs, channel: Channel) -> None:
-        self.called = given.queue
+    def __init__(self, given: messages.Jobs, channel: Channel) -> None:
+        self.called, self.origin = given.origin.queue, given.origin
         self.run = given.number
         self.channel = channel
         self.over = False
         """Whether the run is over. Threads that it left behind must not speak for the next run."""
-        self._given = given
-        if given.shard:
-            self.called = given.shard[0]
 
-    def extend_now(self, job: _ChildJob, seconds: Duration | None) -> None:
+    def finished(self, work: Run) -> None:
+        """Send the answers for the jobs of this run."""
+        answered = []
+        for job in work.jobs:
+            assert job.answer is not None
+            trace = ""
+            if job.raised is not None and not issubclass(type(job.raised), Retry | Fail | Release):
+                trace = trace_of(job.raised)
+            answered.append(messages.Answered(job.answer, job.follow_ups, trace))
+        channel = self.channel
+        answers = messages.Answers(answered, channel.grown_by())
+        if not channel.is_ours():
+            os._exit(0)
+        with channel.asking:
+            self.over = True
+        try:
+            channel.line.send(answers)
+        except OSError:  # The handler closed it.
+            channel.board.leave(channel.slot, msgspec.msgpack.encode(answers))
+            raise
+
+    def returned(self, work: Run) -> None:
+        """Answer that the jobs of this run were not started."""
+        for job in work.jobs:
+            job.answer = GIVEN_BACK
+        self.finished(work)
+
+    def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
+        assert isinstance(job, _ChildJob)
         wanted = arguments.seconds_or_none("seconds", seconds)
         with self.channel.asking:
             if self.over:
                 raise LeaseLost(f"{job.id}: its run is over")
             try:
-                self.channel.line.send(frames.Extend(job.number, wanted))
+                self.channel.line.send(messages.Extend(job.number, wanted))
                 answer = self.channel.answer()
             except (OSError, EOFError):
                 raise LeaseLost(f"{job.id}: the connection to the worker is closed") from None
-        if answer.refused:
-            raise _refusal(answer)
+        answer.check()
 
     def entries(self, new: Iterable[NewJob]) -> list[Entry]:
-        return list(self._entries.many(new))
-
-    @cached_property
-    def _entries(self) -> Entries:
-        namer = None
-        if self._given.shard:
-            _, shards, number = self._given.shard
-            namer = partial(Sharding(self.called, shards).namer_in, number)
-        return Entries(self._given.defaults, namer)
-
-
-def _refusal(answer: frames.Extended) -> HoldfastError:
-    """Return the exception for a refused extension."""
-    if answer.unavailable:
-        return ServerUnavailable(answer.refused)
-    return (JobCancelled if answer.cancelled else LeaseLost)(answer.refused)
+        return queues.entries(self.origin, new)

@@ -1,8 +1,4 @@
-"""Where handlers run: threads, an event loop, or processes (`processes/`).
-
-Control loops submit runs and are notified when each is finished. An executor starts runs in order,
-as soon as it can; `take_back` returns those that it has not started.
-"""
+"""Runs coroutine functions: on an event loop in a thread, or on the loop of the program."""
 
 from __future__ import annotations
 
@@ -10,98 +6,32 @@ import asyncio
 import logging
 import sys
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.arguments import type_name
-from holdfast.worker.executors.thread_pool import ThreadPool
-from holdfast.worker.job import Run, RunningJob, run, run_async, time_allowed
-from holdfast.worker.outcomes import GIVEN_BACK, ended, is_a, timed_out
+from holdfast.worker.job import Run, RunningJob, run_async, time_allowed
+from holdfast.worker.outcomes import GIVEN_BACK, Stop, ended, is_a
+from holdfast.worker.slots import Executor
 
 log = logging.getLogger("holdfast")
 
 
-class Executor(Protocol):
-    """The interface that control loops use."""
-
-    ends_within: float
-    """Seconds within which a stopped run has ended; 0 where a run cannot be ended."""
-
-    def submit(self, works: Iterable[Run]) -> None:
-        """Start these runs in order, as soon as possible."""
-
-    def waiting(self) -> int:
-        """Return how many runs have not started."""
-
-    def stuck_for(self) -> float:
-        """Return for how many seconds runs have been waiting while none started."""
-
-    def take_back(self) -> list[Run]:
-        """Remove and return the runs that have not started."""
-
-    def stop_job(self, job: RunningJob) -> None:
-        """End the run of this job where possible. `job.stop_reason` says why."""
-
-    def begun(self) -> list[tuple[Run, str]]:
-        """Return the active runs with readable locations. Called in a signal handler: no locks."""
-
-    def resize(self, count: int) -> None:
-        """Change how many runs are active at a time."""
-
-    def close(self) -> None:
-        """Stop starting runs."""
-
-
-class Threads(ThreadPool):
-    """A pool of threads. A thread cannot be stopped: its handler checks `job.cancelled`."""
-
-    ends_within = 0.0
-
-    def __init__(self, count: int) -> None:
-        super().__init__("holdfast handler", self._run_all, count)
-
-    def _run_all(self, _number: int, works: Iterator[Run]) -> None:
-        for work in works:
-            run(work)
-            work.control.finished(work)
-
-    def stop_job(self, job: RunningJob) -> None:
-        pass
-
-    def begun(self) -> list[tuple[Run, str]]:
-        # Found on the stacks: recording each run would cost more than a short run takes.
-        found = ((here, self._run_of(top)) for here, top in sys._current_frames().items())  # noqa: SLF001
-        # The format of faulthandler.
-        return [(work, f"Thread 0x{here:016x}") for here, work in found if work]
-
-    def _run_of(self, frame: FrameType | None) -> Run | None:
-        """Return the run that a thread of this pool is executing, found on its stack."""
-        while frame and frame.f_code is not run.__code__:
-            frame = frame.f_back
-        if frame is None or frame.f_back is None or frame.f_back.f_locals.get("self") is not self:
-            return None
-        work: Run = frame.f_locals["work"]
-        return work
-
-
-class EventLoop:
+class EventLoop(Executor):
     """An event loop in its own thread, or the event loop of the task that awaits the worker."""
 
     ends_within = 1.0
 
     def __init__(self, concurrency: int, awaited_by: asyncio.Task[Any] | None = None) -> None:
+        super().__init__()
         self._most = concurrency
-        self._works: deque[Run] = deque()
         self._tasks: dict[Run, asyncio.Task[None]] = {}
         self._awaited_by = awaited_by
         self._closed = self._stopped = False
         self._loop = awaited_by.get_loop() if awaited_by else asyncio.new_event_loop()
-        self._moved_at = time.monotonic()
         if awaited_by is None:
             try:
                 threading.Thread(target=self._run_loop, name="holdfast loop", daemon=True).start()
@@ -143,17 +73,12 @@ class EventLoop:
             self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
 
     def submit(self, works: Iterable[Run]) -> None:
-        self._moved_at = time.monotonic()
-        self._works.extend(works)
+        super().submit(works)
         self._call(self._begin)
 
     def _begin(self) -> None:
-        while self._works and len(self._tasks) < self._most:
-            try:
-                work = self._works.popleft()
-            except IndexError:  # Taken back meanwhile.
-                return
-            self._moved_at = time.monotonic()
+        while len(self._tasks) < self._most and (waiting := self._take(1)):
+            [work] = waiting
             task = self._tasks[work] = self._loop.create_task(self._run(work))
             # Not at the end of `_run`: a task that is cancelled before it starts never runs it.
             task.add_done_callback(partial(self._over, work))
@@ -161,13 +86,13 @@ class EventLoop:
     async def _run(self, work: Run) -> None:
         timer = None
         if (seconds := time_allowed(work)) is not None:
-            timer = self._loop.call_later(seconds, self._time_is_up, work, seconds)
+            timer = self._loop.call_later(seconds, self._cancel, work, Stop.TIMEOUT)
         await run_async(work)
         if timer:
             timer.cancel()
         for job in work.jobs:
             if is_a(job.raised, asyncio.CancelledError) and (job.stop_reason or self._is_ending()):
-                job.answer = ended(job.stop_reason)
+                job.answer = ended(job, seconds)
 
     def _is_ending(self) -> bool:
         """Return whether all tasks are being cancelled, as `asyncio.run` does at the program's end.
@@ -185,11 +110,6 @@ class EventLoop:
         work.control.finished(work)
         self._begin()
 
-    def _time_is_up(self, work: Run, seconds: float) -> None:
-        for job in work.jobs:
-            job.stop_reason = job.stop_reason or timed_out(seconds)
-        self._cancel(work)
-
     def _watch(self) -> None:
         """End runs whose lease has run out: the control loop may be waiting for a lost server."""
         self._end_overdue()
@@ -199,26 +119,13 @@ class EventLoop:
     def _end_overdue(self) -> None:
         for work in list(self._tasks):
             if all(job.cancelled for job in work.jobs):
-                for job in work.jobs:
-                    job.stop_reason = job.stop_reason or "lapsed"
-                self._cancel(work)
+                self._cancel(work, Stop.LAPSED)
 
-    def _cancel(self, work: Run) -> None:
+    def _cancel(self, work: Run, why: Stop) -> None:
+        for job in work.jobs:
+            job.stop_reason = job.stop_reason or why
         if task := self._tasks.get(work):
             task.cancel()
-
-    def waiting(self) -> int:
-        return len(self._works)
-
-    def stuck_for(self) -> float:
-        return time.monotonic() - self._moved_at if self._works else 0.0
-
-    def take_back(self) -> list[Run]:
-        taken: list[Run] = []
-        with suppress(IndexError):
-            while True:
-                taken.append(self._works.popleft())
-        return taken
 
     def begun(self) -> list[tuple[Run, str]]:
         return [
@@ -234,8 +141,8 @@ class EventLoop:
         self._call(self._stop_job, job)
 
     def _stop_job(self, job: RunningJob) -> None:
-        if job in self._tasks:
-            self._cancel(job)
+        if task := self._tasks.get(job):
+            task.cancel()
         else:
             self._end_overdue()  # A batch ends when all its jobs must stop.
 

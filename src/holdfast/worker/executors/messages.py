@@ -1,22 +1,27 @@
-"""The messages between a worker and its children: msgpack, after a constant and the length.
+"""What a worker and a child process share: a connection for messages, memory, and tickets.
 
-Nothing is pickled: both sides decode into typed messages.
+A message is msgpack after a constant and the length. Nothing is pickled: both sides decode into
+typed messages. A handler may close all descriptors of its process, but not the memory.
 """
 
 from __future__ import annotations
 
+import mmap
 import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from holdfast.engine.call import Entry
-from holdfast.job import JobOptions, Lease
+from holdfast.engine.library import MAX_JOBS
+from holdfast.errors import JobCancelled, LeaseLost, ServerUnavailable
+from holdfast.job import Lease
+from holdfast.worker.job import Origin
 from holdfast.worker.outcomes import Answer
 
 _HEAD: Final = struct.Struct("<4sI")
@@ -31,14 +36,10 @@ class Jobs(msgspec.Struct, frozen=True, tag="jobs"):
 
     number: int
     """The number of the run, and of its ticket."""
-    queue: str
+    origin: Origin
     leases: list[Lease]
     lapses_at: float
     """After this time, on the monotonic clock, they must not start."""
-    shard: tuple[str, int, int] | None = None
-    """If the queue is a shard: name of the queue, number of shards, number of this shard."""
-    defaults: JobOptions | None = None
-    """The queue's defaults, for follow-ups."""
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -72,6 +73,13 @@ class Extended(msgspec.Struct, frozen=True, tag="extended"):
     cancelled: bool = False
     """Refused because the job was cancelled."""
 
+    def check(self) -> None:
+        """Raise the error of a refused extension."""
+        if self.unavailable:
+            raise ServerUnavailable(self.refused)
+        if self.refused:
+            raise (JobCancelled if self.cancelled else LeaseLost)(self.refused)
+
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
     """From a child: the progress of a job."""
@@ -103,8 +111,6 @@ class Garbled(Exception):
 
 class Line:
     """One end of the connection between a worker and a child."""
-
-    listening = True
 
     def __init__(self, connection: socket.socket, decode: Callable[[bytes], object]) -> None:
         self._connection = connection
@@ -195,3 +201,101 @@ class Line:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+# ------------------------------------------------------------------------- shared memory
+
+
+SLOT: Final = 64 * 1024
+MOST_RUNS: Final = 255
+"""The most runs that a child may have at a time."""
+_LENGTH: Final = struct.Struct("<I")
+"""The length of the last message."""
+_FLAGS: Final = MAX_JOBS
+"""One byte per job of a run: the mark of the run in which its handler should stop."""
+_WORDS: Final = _LENGTH.size + _FLAGS
+
+
+class Board:
+    """The slots: length of the last message, flags, last message. Children inherit the memory."""
+
+    def __init__(self, slots: int) -> None:
+        self._memory = mmap.mmap(-1, slots * SLOT)  # Uses memory only once it is written.
+
+    def clear(self, slot: int) -> None:
+        """Clear a slot for the next child."""
+        self._memory[slot * SLOT : slot * SLOT + _WORDS] = bytes(_WORDS)
+
+    def tell_to_stop(self, slot: int, run: int, job: int) -> None:
+        """Ask the handler in this slot to stop with a job of a run."""
+        self._memory[slot * SLOT + _LENGTH.size + job] = _mark(run)
+
+    def forget(self, slot: int) -> None:
+        """Clear the flags, so that a later run with the same mark does not see them."""
+        first = slot * SLOT + _LENGTH.size
+        self._memory[first : first + _FLAGS] = bytes(_FLAGS)
+
+    def should_stop(self, slot: int, run: int, job: int) -> bool:
+        """Return whether the handler in this slot should stop with a job of a run."""
+        return self._memory[slot * SLOT + _LENGTH.size + job] == _mark(run)
+
+    def leave(self, slot: int, words: bytes) -> None:
+        """Store a last message if it fits: for a child whose connection is closed."""
+        if len(words) <= SLOT - _WORDS:
+            first = slot * SLOT + _WORDS
+            self._memory[first : first + len(words)] = words
+            _LENGTH.pack_into(self._memory, slot * SLOT, len(words))
+
+    def last_words(self, slot: int) -> bytes:
+        """Return the last message of a child, or b""."""
+        (length,) = _LENGTH.unpack_from(self._memory, slot * SLOT)
+        first = slot * SLOT + _WORDS
+        return self._memory[first : first + length]
+
+
+def _mark(run: int) -> int:
+    """Return a nonzero byte that is unique among the runs of a child."""
+    return run % MOST_RUNS + 1
+
+
+# ----------------------------------------------------------------------------------- tickets
+# A worker sends a child several short runs at a time, so that neither waits for the other. The
+# child takes a ticket from a socket before it starts a run. The worker takes back the remaining
+# tickets when a run takes longer than expected or the child has died. Each ticket has one taker.
+
+
+_NUMBER: Final = struct.Struct("<I")
+NUMBERS: Final = 2**32
+"""Run numbers are modulo this."""
+
+
+class Tickets:
+    """The worker's side of the tickets: both ends of the socket, since it may take some back."""
+
+    def __init__(self, put: socket.socket, take: socket.socket) -> None:
+        self._put = put
+        self._take = take
+
+    def give(self, numbers: Sequence[int]) -> None:
+        """Allow the child to start these runs."""
+        self._put.sendall(b"".join(map(_NUMBER.pack, numbers)))
+
+    def take_back(self, most: int) -> int:
+        """Take the tickets that the child has not taken, at most `most`. Return how many."""
+        with suppress(OSError):  # There are none, or the socket is closed.
+            return len(self._take.recv(most * _NUMBER.size, socket.MSG_DONTWAIT)) // _NUMBER.size
+        return 0
+
+    def close(self) -> None:
+        """Close both sockets: the child sees the end."""
+        self._put.close()
+        self._take.close()
+
+
+def take(tickets: socket.socket) -> int:
+    """Wait for the next ticket, in a child; raise EOFError when the worker is gone."""
+    ticket = tickets.recv(_NUMBER.size)
+    if len(ticket) < _NUMBER.size:
+        raise EOFError
+    (number,) = _NUMBER.unpack(ticket)
+    return int(number)

@@ -73,11 +73,6 @@ def wear(mark: Mark) -> None:
             resource.setrlimit(_RLIMIT_LOCKS, (mark, most))
 
 
-def marked(mark: Mark) -> set[int]:
-    """Return the living processes with this mark."""
-    return {one.pid for one in _marked(mark) if one.lives}
-
-
 def _marked(mark: Mark) -> list[_Process]:
     """Find all processes with this mark. Fast for each process, since some live only briefly."""
     found = []
@@ -237,8 +232,6 @@ def _own(process: psutil.Process) -> int:
 
 class Death:
     """Becomes readable when a process has ended. Raises ProcessLookupError where unsupported."""
-
-    listening = True
 
     def __init__(self, pid: int) -> None:
         if sys.platform != "linux":

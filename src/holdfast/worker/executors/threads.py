@@ -1,4 +1,4 @@
-"""A pool of threads that take runs from one queue. Its size may change at any time.
+"""Runs plain functions in a pool of threads, whose size may change at any time.
 
 Sleeping threads are woken one at a time: a thread that takes a run and leaves others waiting wakes
 the next thread. So short runs are done by a few awake threads, without a thread switch for each.
@@ -8,25 +8,26 @@ When runs take long, all threads are awake within a millisecond.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from queue import SimpleQueue
+from types import FrameType
 
-from holdfast.worker.job import Run
+from holdfast.worker.job import Run, run
+from holdfast.worker.slots import Executor
 
 log = logging.getLogger("holdfast")
 
 
-class ThreadPool:
+class ThreadPool(Executor):
     """A pool of threads. Each has its own number, from 0, below the largest size of the pool."""
 
     def __init__(self, name: str, target: Callable[[int, Iterator[Run]], None], count: int) -> None:
+        super().__init__()
         self._name = name
         self._target = target
-        self._works: deque[Run] = deque()
         self._calls: SimpleQueue[None] = SimpleQueue()
         """One item for each thread that should wake up."""
         self._lock = threading.Lock()
@@ -39,7 +40,6 @@ class ThreadPool:
         self._leaving = 0
         self._too_many = False
         """Whether more threads should exit than are already exiting."""
-        self._moved_at = time.monotonic()
         try:
             self.resize(count)
         except RuntimeError:  # Not enough threads could be started: keep none.
@@ -52,19 +52,20 @@ class ThreadPool:
             self._wanted = count
             self._too_many = len(self._there) - self._leaving > count
             for _ in range(count - len(self._there)):
-                number = next(n for n in range(count) if n not in self._there)
+                number = min(set(range(count)) - self._there)
                 threading.Thread(
                     target=self._work, args=(number,), name=f"{self._name} {number}", daemon=True
                 ).start()
                 self._there.add(number)
             for _ in range(min(self._asleep, len(self._there) - self._leaving - count)):
-                self._call()  # Only sleeping threads: a busy one checks after its run.
+                self._asleep -= 1  # Only sleeping threads: a busy one checks after its run.
+                self._calls.put(None)
 
     def _work(self, number: int) -> None:
         leaves = False
         while not leaves:
             try:
-                self._target(number, self._take())
+                self._target(number, self._next())
                 leaves = self._leave(number)
             except Exception:  # A worker must never stop silently.
                 log.exception("%s %d: unexpected error; the thread continues", self._name, number)
@@ -80,7 +81,7 @@ class ThreadPool:
 
     # ------------------------------------------------------------------ the queue
 
-    def _take(self) -> Iterator[Run]:
+    def _next(self) -> Iterator[Run]:
         """Yield waiting runs until this thread is surplus."""
         works = self._works
         while not (self._too_many and self._may_leave()):
@@ -115,21 +116,8 @@ class ThreadPool:
         with self._lock:
             if self._works and self._asleep and not self._rousing:
                 self._rousing = True
-                self._call()
-
-    def _call(self) -> None:
-        self._asleep -= 1
-        self._calls.put(None)
-
-    def _also(self, most: int) -> list[Run]:
-        """Take up to `most` of the waiting runs."""
-        taken: list[Run] = []
-        with suppress(IndexError):
-            while len(taken) < most:
-                taken.append(self._works.popleft())
-        if taken:
-            self._moved_at = time.monotonic()
-        return taken
+                self._asleep -= 1
+                self._calls.put(None)
 
     def _put_back(self, works: Sequence[Run]) -> None:
         """Put runs back at the front."""
@@ -141,22 +129,36 @@ class ThreadPool:
 
     def submit(self, works: Iterable[Run]) -> None:
         """Start these runs in order, as soon as possible."""
-        self._moved_at = time.monotonic()
-        self._works.extend(works)
+        super().submit(works)
         self._rouse()
-
-    def waiting(self) -> int:
-        """Return how many runs have not started."""
-        return len(self._works)
-
-    def stuck_for(self) -> float:
-        """Return for how many seconds runs have been waiting while none started."""
-        return time.monotonic() - self._moved_at if self.waiting() else 0.0
-
-    def take_back(self) -> list[Run]:
-        """Remove and return the runs that have not started."""
-        return self._also(len(self._works))
 
     def close(self) -> None:
         """Stop starting runs."""
         self.resize(0)
+
+
+class Threads(ThreadPool):
+    """A pool of threads. A thread cannot be stopped: its handler checks `job.cancelled`."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__("holdfast handler", self._run_all, count)
+
+    def _run_all(self, _number: int, works: Iterator[Run]) -> None:
+        for work in works:
+            run(work)
+            work.control.finished(work)
+
+    def begun(self) -> list[tuple[Run, str]]:
+        # Found on the stacks: recording each run would cost more than a short run takes.
+        found = ((here, self._run_of(top)) for here, top in sys._current_frames().items())  # noqa: SLF001
+        # The format of faulthandler.
+        return [(work, f"Thread 0x{here:016x}") for here, work in found if work]
+
+    def _run_of(self, frame: FrameType | None) -> Run | None:
+        """Return the run that a thread of this pool is executing, found on its stack."""
+        while frame and frame.f_code is not run.__code__:
+            frame = frame.f_back
+        if frame is None or frame.f_back is None or frame.f_back.f_locals.get("self") is not self:
+            return None
+        work: Run = frame.f_locals["work"]
+        return work

@@ -1,1 +1,0 @@
-"""Runs handlers in child processes, which can be killed."""
