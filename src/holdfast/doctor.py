@@ -14,10 +14,11 @@ from typing import Final
 
 import hiredis
 
+from holdfast import libraries
 from holdfast.connection.address import Address
 from holdfast.connection.protocol import INFO, PING, Packer, describe, pack, untrusted
 from holdfast.connection.server import Link, Server
-from holdfast.engine import calls
+from holdfast.engine import calls, library
 from holdfast.errors import HoldfastError, ServerRefused, ServerUnavailable, UnsupportedServer
 from holdfast.server.directory import default_owner
 from holdfast.server.embedded import default_directory
@@ -92,7 +93,25 @@ def _look(
     try:
         denied = server.run(packer, calls.rights())
     except ServerRefused as error:
-        found.append(_no_scripts(error, named=named))
+        found.append(_no_calls(error, named=named))
+    if server.runs_scripts:
+        found.append(
+            Finding(
+                "warning",
+                "the library cannot be loaded or called, so it runs as a script: about ten times "
+                "the work for the server",
+                "run `holdfast load` as a user who may, and allow FCALL and FCALL_RO",
+            )
+        )
+    there = libraries.names_at(link) or []
+    if older := [name for name in there if name != library.library_name()]:
+        found.append(
+            Finding(
+                "ok",
+                f"libraries of other releases are loaded: {', '.join(older)}",
+                "`holdfast load --prune` removes them if no worker uses them",
+            )
+        )
     health, seen = _see(link, denied, embedded=server.address.embedded)
     tier = tier_of(health, seen)
     found += judge(health, seen)
@@ -177,20 +196,20 @@ def _see(
     )
 
 
-def _no_scripts(error: ServerRefused, *, named: bool) -> Finding:
+def _no_calls(error: ServerRefused, *, named: bool) -> Finding:
     if error.word == "NOPERM" and not named:
         return Finding(
             "error",
-            f"this user may not run scripts on the keys of a queue named {QUEUE!r}",
+            f"this user may not call functions on the keys of a queue named {QUEUE!r}",
             "where it may reach only some queues, name one of them: holdfast doctor QUEUE",
         )
     if error.word == "NOPERM":
         return Finding(
             "error",
-            "this user may not run or load scripts on the keys of this queue",
+            "this user may not call functions on the keys of this queue",
             "give it what a queue needs: SECURITY.md has the ACL rule",
         )
-    return Finding("error", "scripts are refused", str(error))
+    return Finding("error", "calls are refused", str(error))
 
 
 def _no_entry(address: Address, error: Exception) -> Finding:

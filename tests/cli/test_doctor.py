@@ -269,8 +269,8 @@ def test_a_user_of_one_queue_names_it(hf: Commands, durable: TestServer) -> None
         ("-blpop", "warning", "this user may not run BLPOP: a client that waits for work polls"),
         ("-subscribe", "warning", "this user may not run SUBSCRIBE: `events`"),
         ("resetchannels", "warning", "this user may not run PUBLISH: the calls of this user"),
-        ("-script|load", "warning", "this user may not run SCRIPT LOAD: it works as long"),
-        ("-evalsha", "error", "this user may not run scripts on the keys of a queue named"),
+        ("-fcall_ro", "warning", "so it runs as a script: about ten times the work"),
+        ("-@scripting", "error", "this user may not call functions on the keys of a queue named"),
         ("-config", "warning", "this user may not ask for appendfsync"),
     ],
 )
@@ -278,7 +278,7 @@ def test_what_a_user_may_not_do_is_named(
     hf: Commands, durable: TestServer, rule: str, level: str, says: str
 ) -> None:
     user = ["limited", "reset", "on", ">secret", "~*", "&*", "+@all", rule]
-    Doctor(hf, durable.url, code=0)  # The script is there.
+    Doctor(hf, durable.url, code=0)  # The library is there.
     with durable.client() as client:
         command_on(client, "ACL", "SETUSER", *user)
     told = Doctor(

@@ -58,6 +58,8 @@ def test_the_commands_are_those_that_are_promised() -> None:
         "pipeline",
         "server",
         "doctor",
+        "load",
+        "acl",
         "bench",
         "lease",
         "extend",

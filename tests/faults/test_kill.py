@@ -108,7 +108,7 @@ def test_a_server_killed_right_after_a_call_gives_the_same_answer_when_it_is_bac
     deadly_theatre: Theatre, killed_server: TestServer, scenario: Scenario
 ) -> None:
     killed = replace(cut_reply(), after=lambda: restart(killed_server))
-    deadly_theatre.must_be_the_same(scenario, [killed, PASS])  # The script died with the server.
+    deadly_theatre.must_be_the_same(scenario, [killed])
 
 
 @both_shells

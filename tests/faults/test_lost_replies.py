@@ -140,14 +140,14 @@ def test_add_many_says_what_was_added_before_the_server_was_gone(
 
 @pytest.mark.parametrize("cuts", [*CUTS.values(), SILENCE], ids=[*CUTS, "silence"])
 @both_shells
-def test_a_cut_while_the_script_is_loaded_is_a_cut_like_any_other(
+def test_a_cut_while_the_library_is_loaded_is_a_cut_like_any_other(
     theatre: Theatre, cuts: list[Step], impatient: None
 ) -> None:
-    """The server has lost its scripts, and the connection breaks under the first to bring one."""
+    """The server has lost the library, and the connection breaks under the first to bring it."""
     scenario = Scenario("add after a flush", lambda s: s.queue.add("some", id="a"))
     answer, left = theatre.on_a_good_connection(scenario)
     with theatre.stage(scenario, "flushed") as stage:
-        theatre.client.script_flush()
+        theatre.client.function_flush()
         theatre.proxy.plan([PASS, *cuts])
         assert theatre.outcome(scenario, stage) == answer
         assert theatre.proxy.made == [step.kind for step in cuts]
@@ -155,16 +155,16 @@ def test_a_cut_while_the_script_is_loaded_is_a_cut_like_any_other(
 
 
 @both_shells
-def test_a_server_that_loses_its_scripts_again_and_again_is_given_them_again(
+def test_a_server_that_loses_the_library_again_and_again_is_given_it_again(
     theatre: Theatre,
 ) -> None:
-    """It restarts twice under one call: before the script is there, and with it."""
+    """It loses it twice under one call: before it was brought, and after."""
     scenario = Scenario("add after a flush", lambda s: s.queue.add("some", id="a"))
     answer, left = theatre.on_a_good_connection(scenario)
 
     with theatre.stage(scenario, "flushed") as stage:
-        theatre.client.script_flush()
-        theatre.proxy.plan([PASS, replace(cut_reply(), after=theatre.client.script_flush)])
+        theatre.client.function_flush()
+        theatre.proxy.plan([PASS, replace(cut_reply(), after=theatre.client.function_flush)])
         assert theatre.outcome(scenario, stage) == answer
         assert theatre.proxy.requests == 4
         assert theatre.stored(scenario, stage) == left

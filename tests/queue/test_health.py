@@ -148,7 +148,7 @@ def test_commands_that_a_queue_needs_are_named_together() -> None:
     assert [str(finding) for finding in told if finding.level == "error"] == [
         "this user may not run ZADD, HSET; give it what a queue needs: SECURITY.md has the ACL rule"
     ]
-    assert {*OPTIONAL} == {"BLPOP", "SUBSCRIBE", "PUBLISH", "HSCAN", "HGETALL", "SCRIPT"}
+    assert {*OPTIONAL} == {"BLPOP", "SUBSCRIBE", "PUBLISH", "HSCAN", "HGETALL"}
 
 
 def test_the_worst_comes_first() -> None:

@@ -73,6 +73,8 @@ _SECTIONS: Final = {
     "Servers": {
         "server": ("server", "Run the embedded server in the foreground."),
         "doctor": ("server", "Check whether a server is safe for jobs, and what to change."),
+        "load": ("server", "Load the library of this release, once, for users who may not."),
+        "acl": ("server", "Print the ACL rule of a user for one queue."),
         "bench": ("bench", "Measure a server's speed, in a few seconds."),
     },
 }

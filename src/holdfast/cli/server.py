@@ -1,4 +1,4 @@
-"""`holdfast server` runs the embedded server, `holdfast doctor` checks any server."""
+"""Commands about servers: run the embedded one, check any, load the library, print an ACL rule."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Final
 
 import click
 
+from holdfast import libraries
 from holdfast.cli.options import examples, json_option, url_option
 from holdfast.cli.text import emit
 from holdfast.doctor import Diagnosis, examine
+from holdfast.engine import library
 from holdfast.escaping import visible
 from holdfast.server.directory import default_owner
 from holdfast.server.embedded import Embedded
@@ -75,6 +77,44 @@ def doctor(queue: str | None, url: str | None, as_json: bool) -> None:
         _print(found)
     if not found.sound:
         click.get_current_context().exit(1)
+
+
+@click.command(epilog=examples("load --url redis://admin:secret@localhost", "load --prune"))
+@url_option
+@click.option("--prune", is_flag=True, help="Remove the libraries of other releases.")
+@json_option
+def load(url: str | None, prune: bool, as_json: bool) -> None:
+    """Load the library of this release into a server, or into every primary of a cluster.
+
+    Clients load it by themselves if their user may run FUNCTION LOAD. Where applications may not,
+    run this as a user who may, before the first program of a new release starts.
+
+    --prune removes the libraries of other releases, unless a worker that is alive uses one. Do it
+    when programs that only add jobs have the new release, too: they would have to wait.
+    """
+    done = libraries.load(url, prune=prune)
+    if as_json:
+        emit([dataclasses.asdict(one) for one in done])
+        return
+    for one in done:
+        what = "loaded" if one.new else "is there already"
+        click.echo(f"{visible(one.server)}: {library.library_name()} {what}")
+        for name in one.removed:
+            click.echo(f"{visible(one.server)}: {visible(name)} removed")
+        for name in one.others:
+            click.echo(f"{visible(one.server)}: {visible(name)} is of another release")
+
+
+@click.command(epilog=examples("acl emails", "acl emails --user mailer --load"))
+@click.argument("queue")
+@click.option("--user", help="The name of the user; by default that of the queue.")
+@click.option("--load", "may_load", is_flag=True, help="Let the user load the library.")
+def acl(queue: str, user: str | None, may_load: bool) -> None:
+    """Print the ACL rule of a user who may do all that a queue needs, and nothing else.
+
+    Replace `secret` by a password, and run the line in redis-cli or valkey-cli.
+    """
+    click.echo(libraries.acl_rule(queue, user, load=may_load))
 
 
 def _print(found: Diagnosis) -> None:

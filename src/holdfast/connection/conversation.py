@@ -281,6 +281,11 @@ class Conversations(Generic[L]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.address)!r})"
 
+    @property
+    def runs_scripts(self) -> bool:
+        """Whether calls run as scripts at present, as the library cannot be loaded or called."""
+        return self._script_until > 0
+
     def forget(self, slot: int) -> None:
         """Look up the server of a slot again before the next call: a connection failed."""
         if self._topology is not None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from holdfast import arguments
+from holdfast.engine import library
 from holdfast.errors import InvalidArgument, WrongState
 from holdfast.failures import Handling
 from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
@@ -343,6 +344,7 @@ class Worker:
             "queues": self.queues,
             "concurrency": first,
             "started_at": time.time(),
+            "library": library.library_name(),
             "notes": self.notes,
         }
         pace = Pace(first, self._ahead, self._handlers.at_once)
