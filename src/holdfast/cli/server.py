@@ -84,9 +84,9 @@ def doctor(queue: str | None, url: str | None, as_json: bool) -> None:
 @click.option("--prune", is_flag=True, help="Remove the libraries of other releases.")
 @json_option
 def load(url: str | None, prune: bool, as_json: bool) -> None:
-    """Load the library of this release into a server, or into every primary of a cluster.
+    """Load the library of this release, once, for users who may not.
 
-    Clients load it by themselves if their user may run FUNCTION LOAD. Where applications may not,
+    It goes to the server, or to every primary of a cluster. Clients load it by themselves if their user may run FUNCTION LOAD. Where applications may not,
     run this as a user who may, before the first program of a new release starts.
 
     --prune removes the libraries of other releases, unless a worker that is alive uses one. Do it
@@ -110,9 +110,9 @@ def load(url: str | None, prune: bool, as_json: bool) -> None:
 @click.option("--user", help="The name of the user; by default that of the queue.")
 @click.option("--load", "may_load", is_flag=True, help="Let the user load the library.")
 def acl(queue: str, user: str | None, may_load: bool) -> None:
-    """Print the ACL rule of a user who may do all that a queue needs, and nothing else.
+    """Print the ACL rule of a user for one queue.
 
-    Replace `secret` by a password, and run the line in redis-cli or valkey-cli.
+    The user may do all that the queue needs, and nothing else. Replace `secret` by a password, and run the line in redis-cli or valkey-cli.
     """
     click.echo(libraries.acl_rule(queue, user, load=may_load))
 
