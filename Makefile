@@ -32,8 +32,9 @@ test: $(READY)         ## every test on a real server
 spark: $(READY)        ## connectors and pipeline, with one Spark session per process
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(or $(ARGS),tests/spark)
 
-kinds: $(READY)        ## the engine tests as a limited user, and on a cluster of three nodes
+kinds: $(READY)        ## the engine tests as a limited user, as scripts, and on a cluster of three nodes
 	$(KINDS) --server-kind=acl tests/engine tests/writes tests/readers $(ARGS)
+	$(KINDS) --server-kind=scripts tests/engine $(ARGS)
 	$(KINDS) --server-kind=nodes tests/engine tests/writes tests/readers $(ARGS)
 
 check: lint types lua layers generated   ## format, lint, types, Lua, layering, generated code

@@ -17,7 +17,7 @@ from faults.scenarios import Scenario
 from faults.shells import Shell, open_queue
 from faults.theatre import Played, Theatre, both_shells, every_call_by_turns, open_theatre
 from holdfast import Lease, NewJob, Queue
-from proxy import PASS, Proxy, cut_reply
+from proxy import Proxy, cut_reply
 from support import TestServer
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")

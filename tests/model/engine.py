@@ -11,7 +11,7 @@ import itertools
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import hiredis
 import msgspec
@@ -51,17 +51,29 @@ _numbers = itertools.count()
 class Wire:
     """A connection to a server that has the library."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, as_script: bool = False) -> None:
+        self._as_script = as_script
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(60)
         self._socket.connect(str(path))
         self._reader = hiredis.Reader()
         self.ask([pack(b"FUNCTION", b"LOAD", library.library())])
+        if as_script:
+            for flags in get_args(library.Flags):
+                self.ask([pack(b"SCRIPT", b"LOAD", library.script(flags))])
 
     def ask(self, commands: list[bytes]) -> list[Any]:
         """Send commands at once and return the reply to each; an error is returned as it is."""
         self._socket.sendall(b"".join(commands))
         return [self._read() for _ in commands]
+
+    def pack(self, call: Call[Any], keys: Sequence[bytes], *args: bytes) -> bytes:
+        """Return a call of the library, or of the same text as a script."""
+        function, count = call.function, b"%d" % len(keys)
+        if self._as_script:
+            name = library.sha(function.flags)
+            return pack(b"EVALSHA", name, count, *keys, *args, function.runs.encode())
+        return pack(b"FCALL", function.called.encode(), count, *keys, *args)
 
     def _read(self) -> Any:
         while (reply := self._reader.gets()) is False:
@@ -173,9 +185,7 @@ class Engine:
             return done.value
 
     def _pack(self, call: Call[Any], now: int, *who: bytes) -> bytes:
-        called = call.function.called.encode()
-        head = (b"FCALL", called, b"%d" % len(self._keys), *self._keys)
-        return pack(*head, b"%d" % now, *who, *call.args)
+        return self._wire.pack(call, self._keys, b"%d" % now, *who, *call.args)
 
 
 def _workers(reply: Any) -> dict[str, tuple[float, bool]]:

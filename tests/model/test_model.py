@@ -54,6 +54,8 @@ def _a_failure_handler_soon_gives_up(monkeypatch: pytest.MonkeyPatch) -> Iterato
 def _forget_texts() -> None:
     for text in (library.code, library.prefix, library.library_name, library.library):
         text.cache_clear()
+    library.script.cache_clear()
+    library.sha.cache_clear()
 
 
 @pytest.mark.timeout(120 + STEPS // 50)
@@ -63,14 +65,26 @@ def _forget_texts() -> None:
 def test_the_engine_does_what_the_model_says(
     test_server: TestServer, requeue: str, part: int
 ) -> None:
-    wanted, steps = STEPS // 2 // PARTS, [0]
     with closing(Wire(test_server.socket)) as wire:
+        play(wire, requeue, part, STEPS // 2 // PARTS)
+
+
+@pytest.mark.timeout(120 + STEPS // 50)
+@pytest.mark.usefixtures("_a_failure_handler_soon_gives_up")
+@pytest.mark.parametrize("requeue", ["rank", "back"])
+def test_the_engine_does_so_as_a_script(test_server: TestServer, requeue: str) -> None:
+    with closing(Wire(test_server.socket, as_script=True)) as wire:
+        play(wire, requeue, PARTS, STEPS // 40)
+
+
+def play(wire: Wire, requeue: str, part: int, wanted: int) -> None:
+    """Play histories of so many steps in all."""
+    steps = [0]
+    while steps[0] < wanted:
         # Any factory will do, whatever the signature says.
         histories = cast("type[Histories]", partial(Histories, wire, requeue, steps))
-        while steps[0] < wanted:
-            seeded = seed(f"{SEED} {requeue} {part} {steps[0]}")(histories)
-            run_state_machine_as_test(seeded, settings=_enough_for(wanted - steps[0]))
-    assert steps[0] >= wanted
+        seeded = seed(f"{SEED} {requeue} {part} {steps[0]}")(histories)
+        run_state_machine_as_test(seeded, settings=_enough_for(wanted - steps[0]))
 
 
 def _enough_for(steps: int) -> settings:
