@@ -86,8 +86,8 @@ def doctor(queue: str | None, url: str | None, as_json: bool) -> None:
 def load(url: str | None, prune: bool, as_json: bool) -> None:
     """Load the library of this release, once, for users who may not.
 
-    It goes to the server, or to every primary of a cluster. Clients load it by themselves if their user may run FUNCTION LOAD. Where applications may not,
-    run this as a user who may, before the first program of a new release starts.
+    It goes to the server, or to every primary of a cluster. Clients load it by themselves if their
+    user may run FUNCTION LOAD. Where applications may not, run this as a user who may, before the first program of a new release starts.
 
     --prune removes the libraries of other releases, unless a worker that is alive uses one. Do it
     when programs that only add jobs have the new release, too: they would have to wait.
@@ -112,7 +112,8 @@ def load(url: str | None, prune: bool, as_json: bool) -> None:
 def acl(queue: str, user: str | None, may_load: bool) -> None:
     """Print the ACL rule of a user for one queue.
 
-    The user may do all that the queue needs, and nothing else. Replace `secret` by a password, and run the line in redis-cli or valkey-cli.
+    The user may do all that the queue needs, and nothing else. Replace `secret` by a password, and
+    run the line in redis-cli or valkey-cli.
     """
     click.echo(libraries.acl_rule(queue, user, load=may_load))
 
