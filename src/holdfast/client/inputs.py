@@ -79,7 +79,7 @@ class Entries:
         name = self._namer(id, group) if self._namer else id or new_id()
         return Entry(name, payload, id is None, priority, due, packed, group is not None)
 
-    def of(self, job: NewJob, options: Mapping[str, Any] = _NO_OPTIONS) -> Entry:
+    def of(self, job: NewJob, options: Mapping[str, Any]) -> Entry:
         """Return the entry of a job that may have options of its own."""
         if isinstance(job, Row) and job.request is not None:
             raise InvalidArgument(
