@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class Queue(Sized):
+class Queue:
     """A `Queue`, used by `with Queue() as queue`."""
 
     def run(self) -> Any:
