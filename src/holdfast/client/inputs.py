@@ -157,8 +157,12 @@ def json_payload(data: object, json: object) -> Json:
 def lease_of(lease: object) -> Lease:
     """Check that an argument is a lease."""
     if not isinstance(lease, Lease):
-        raise InvalidArgument(f"a Lease is needed here, not {type(lease).__name__}")
+        raise _no_lease(lease)
     return lease
+
+
+def _no_lease(value: object) -> InvalidArgument:
+    return InvalidArgument(f"a Lease is needed here, not {type(value).__name__}")
 
 
 def id_of(job: Lease | Receipt | str) -> str:
@@ -184,10 +188,12 @@ def settles_of_done(done: Iterable[Done]) -> list[Settle]:
     """Convert leases, or pairs of lease and result, to settles."""
     settles: list[Settle] = []
     for item in arguments.several("leases", done):
-        if isinstance(item, tuple) and len(item) == 2:
+        if isinstance(item, Lease):
+            settles.append((item.id, item.token, None))
+        elif isinstance(item, tuple) and len(item) == 2:
             settles.append(settle_of(item[0], codec.encode_result(item[1])))
         else:
-            settles.append(settle_of(item))
+            raise _no_lease(item)
     return settles
 
 
