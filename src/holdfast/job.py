@@ -6,14 +6,15 @@ dataclass.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 from zlib import crc32
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import astuple, replace
 
 from holdfast import codec
 from holdfast.errors import CodecError
@@ -499,6 +500,21 @@ class Tidied(Struct, frozen=True):
     """Requests that were stopped or forgotten, and parts of them."""
     published: int = 0
     """Rows of committed writes that became jobs."""
+
+
+Sum = TypeVar("Sum", Counts, Totals, Tidied)
+
+
+def summed(counts: Sequence[Sum]) -> Sum:
+    """Add up counts, of the shards of a queue for example. It is paused if one of them is."""
+    [first, *others] = counts
+    if not others:
+        return first
+    told: list[Any] = list(map(sum, zip(*map(astuple, counts), strict=True)))
+    total = type(first)(*told)
+    if isinstance(total, Counts):
+        total = replace(total, paused=bool(total.paused))
+    return total
 
 
 class Problem(Struct, frozen=True):

@@ -79,7 +79,7 @@ class Entries:
         name = self._namer(id, group) if self._namer else id or new_id()
         return Entry(name, payload, id is None, priority, due, packed, group is not None)
 
-    def of(self, job: NewJob, options: Mapping[str, Any] = _NO_OPTIONS) -> Entry:
+    def of(self, job: NewJob, options: Mapping[str, Any]) -> Entry:
         """Return the entry of a job that may have options of its own."""
         if isinstance(job, Row) and job.request is not None:
             raise InvalidArgument(
@@ -157,8 +157,12 @@ def json_payload(data: object, json: object) -> Json:
 def lease_of(lease: object) -> Lease:
     """Check that an argument is a lease."""
     if not isinstance(lease, Lease):
-        raise InvalidArgument(f"a Lease is needed here, not {type(lease).__name__}")
+        raise _no_lease(lease)
     return lease
+
+
+def _no_lease(value: object) -> InvalidArgument:
+    return InvalidArgument(f"a Lease is needed here, not {type(value).__name__}")
 
 
 def id_of(job: Lease | Receipt | str) -> str:
@@ -184,10 +188,12 @@ def settles_of_done(done: Iterable[Done]) -> list[Settle]:
     """Convert leases, or pairs of lease and result, to settles."""
     settles: list[Settle] = []
     for item in arguments.several("leases", done):
-        if isinstance(item, tuple) and len(item) == 2:
+        if isinstance(item, Lease):
+            settles.append((item.id, item.token, None))
+        elif isinstance(item, tuple) and len(item) == 2:
             settles.append(settle_of(item[0], codec.encode_result(item[1])))
         else:
-            settles.append(settle_of(item))
+            raise _no_lease(item)
     return settles
 
 

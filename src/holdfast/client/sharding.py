@@ -10,19 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, itemgetter
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from holdfast import arguments
 from holdfast.client.schedules import Schedule
 from holdfast.codec import new_id, utf8_name
 from holdfast.engine import walks
 from holdfast.errors import InvalidArgument
-from holdfast.job import Counts, Job, State, Tidied, Totals, WorkerInfo
-
-Sum = TypeVar("Sum", Counts, Totals, Tidied)
+from holdfast.job import Job, State, WorkerInfo
 
 MOST_SHARDS: Final = 256
 
@@ -122,18 +120,6 @@ def of_a_shard(why: str) -> InvalidArgument:
 
 
 # ------------------------------------------------- one answer from those of all shards
-
-
-def summed(answers: Sequence[Sum]) -> Sum:
-    """Add up the counts of all shards. A queue is paused if one of its shards is."""
-    [first, *others] = answers
-    if not others:
-        return first
-    told: list[Any] = list(map(sum, zip(*map(astuple, answers), strict=True)))
-    total = type(first)(*told)
-    if isinstance(total, Counts):
-        total = replace(total, paused=bool(total.paused))
-    return total
 
 
 def merged_jobs(state: State, answers: Iterable[Sequence[Job]]) -> list[Job]:

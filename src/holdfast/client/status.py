@@ -1,4 +1,4 @@
-"""What users are shown: the status of requests, how a job ended, why a job is not running. Pure."""
+"""What users are shown: the status of requests, and why a job is not running. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from holdfast.engine.replies import ENDINGS, Shown
 from holdfast.engine.request_calls import Found
-from holdfast.job import Facts, Job, Outcome, WorkerInfo, result_json
+from holdfast.job import Facts, Job, WorkerInfo, result_json
 
 RequestState: TypeAlias = Literal["open", "sealed", "stopping", "completed", "failed", "cancelled"]
 PartState: TypeAlias = Literal["waiting", "running", "done", "failed", "cancelled"]
@@ -168,19 +168,7 @@ def _seconds(ms: int) -> float | None:
 # ------------------------------------------------------------------- one job, in words
 
 
-_KINDS = ("completed", "cancelled", "failed")
 _WAITING = ("ready", "delayed", "parked")
-
-
-def outcome_of(shown: Shown) -> Outcome | None:
-    """Return how a job ended; None if it has not."""
-    job, facts = shown.job, shown.job.facts
-    if job.state == "ended":
-        kind = facts.outcome if facts.outcome in _KINDS else "completed"
-        return Outcome(job.id, kind, shown.result, facts.error, (facts.ended_at or 0) / 1000)  # type: ignore[arg-type]
-    if facts.failed_at is not None:
-        return Outcome(job.id, "failed", shown.result, facts.error, facts.failed_at / 1000)
-    return None
 
 
 def needs_workers(shown: Shown | None) -> bool:

@@ -16,6 +16,7 @@ from holdfast.job import (
     Facts,
     Job,
     Lease,
+    Outcome,
     Problem,
     Receipt,
     State,
@@ -190,6 +191,16 @@ class Shown:
     """The record of its request or group."""
     holders: Sequence[str] = ()
     """For a job that waits for a place in its request or group: tokens that hold a place."""
+
+    def outcome(self) -> Outcome | None:
+        """Return how the job ended; None if it has not."""
+        id, facts = self.job.id, self.job.facts
+        if self.job.state == "ended":
+            kind = facts.outcome if facts.outcome in ENDINGS[1:] else "completed"
+            return Outcome(id, kind, self.result, facts.error, (facts.ended_at or 0) / 1000)  # type: ignore[arg-type]
+        if facts.failed_at is not None:
+            return Outcome(id, "failed", self.result, facts.error, facts.failed_at / 1000)
+        return None
 
 
 def read_shown(id: str, reply: list[Any]) -> Shown | None:

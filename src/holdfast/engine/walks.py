@@ -22,7 +22,7 @@ from holdfast.engine.calls import Granted
 from holdfast.engine.library import MAX_BYTES, MAX_JOBS
 from holdfast.engine.replies import Record
 from holdfast.errors import HoldfastError, QueueFull
-from holdfast.job import Job, Leases, Problem, Receipt, State, Tidied
+from holdfast.job import Job, Leases, Problem, Receipt, State, Tidied, summed
 
 T = TypeVar("T")
 A = TypeVar("A", bound=int)
@@ -145,7 +145,7 @@ def tidy(call: Callable[[], Call[calls.Step]], take_back: Flow[int] | None = Non
     published = 0
     while True:
         step: calls.Step = yield call()
-        total = Tidied(*map(sum, zip(astuple(total), astuple(step.moved), strict=True)))
+        total = summed([total, step.moved])
         if MAX_JOBS in astuple(step.moved) or step.staging:
             continue
         if published or not step.unpublished:

@@ -56,6 +56,7 @@ from holdfast.job import (
     Totals,
     WorkerInfo,
     read_events,
+    summed,
 )
 
 if TYPE_CHECKING:
@@ -405,11 +406,11 @@ class AsyncQueue:
 
     async def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
-        return sharding.summed([await one._run(calls.counts()) for one in self._all()])
+        return summed([await one._run(calls.counts()) for one in self._all()])
 
     async def totals(self) -> Totals:
         """Return lifetime counters (added, leased, completed, …). Subtract two for a rate."""
-        return sharding.summed([await one._run(calls.totals()) for one in self._all()])
+        return summed([await one._run(calls.totals()) for one in self._all()])
 
     async def show(self, id: str) -> Job | None:
         """Return the current state of a job, or None if no job has this id."""
@@ -463,7 +464,7 @@ class AsyncQueue:
             shown = await self._run(calls.show(name), name)
             if shown is None:
                 raise _not_found(name)
-            return status.outcome_of(shown)
+            return shown.outcome()
 
         return await self._watch(ask, name, patience, lambda outcome: outcome is not None)
 
@@ -726,7 +727,7 @@ class AsyncQueue:
         for one in self._all():
             recall = None if held is None else walks.recall(take_back)
             moved.append(await one._drive(walks.tidy(call, recall)))
-        return sharding.summed(moved)
+        return summed(moved)
 
     @asynccontextmanager
     async def keep_tidy(self, *, every: Duration = 30) -> AsyncIterator[None]:

@@ -56,6 +56,7 @@ from holdfast.job import (
     Totals,
     WorkerInfo,
     read_events,
+    summed,
 )
 
 if TYPE_CHECKING:
@@ -403,11 +404,11 @@ class Queue:
 
     def counts(self) -> Counts:
         """Count the jobs of each state, at one moment."""
-        return sharding.summed([one._run(calls.counts()) for one in self._all()])
+        return summed([one._run(calls.counts()) for one in self._all()])
 
     def totals(self) -> Totals:
         """Return lifetime counters (added, leased, completed, …). Subtract two for a rate."""
-        return sharding.summed([one._run(calls.totals()) for one in self._all()])
+        return summed([one._run(calls.totals()) for one in self._all()])
 
     def show(self, id: str) -> Job | None:
         """Return the current state of a job, or None if no job has this id."""
@@ -461,7 +462,7 @@ class Queue:
             shown = self._run(calls.show(name), name)
             if shown is None:
                 raise _not_found(name)
-            return status.outcome_of(shown)
+            return shown.outcome()
 
         return self._watch(ask, name, patience, lambda outcome: outcome is not None)
 
@@ -719,7 +720,7 @@ class Queue:
         for one in self._all():
             recall = None if held is None else walks.recall(take_back)
             moved.append(one._drive(walks.tidy(call, recall)))
-        return sharding.summed(moved)
+        return summed(moved)
 
     @contextmanager
     def keep_tidy(self, *, every: Duration = 30) -> Iterator[None]:
