@@ -369,9 +369,8 @@ class Worker:
         The worker leases no more, gives handlers `grace` seconds to finish and releases the other
         jobs. A second call with less grace shortens the first.
         """
-        seconds = self._grace
-        if grace is not None:
-            seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
+        grace = self._grace if grace is None else grace
+        seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
         self._stopping.set()
         if self._process != os.getpid():
             self._forget()
@@ -422,9 +421,8 @@ class Worker:
     def drop(self, queue: str, *, grace: Duration | None = None) -> None:
         """Stop working on a queue: let its jobs finish, or release them after `grace` seconds."""
         self._check_queue(queue)
-        seconds = self._grace
-        if grace is not None:
-            seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
+        grace = self._grace if grace is None else grace
+        seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
         with self._lock:
             dropped = [one.name for one in self._weights if origin_of(one).queue == queue]
             self._weights = {q: w for q, w in self._weights.items() if q.name not in dropped}
