@@ -331,7 +331,7 @@ class HeldJobs:
         elif job.is_overdue():
             self._stop(job, Stop.TIMEOUT)
 
-    def leave(self) -> None:
+    def stop_all(self) -> None:
         """Ask all unfinished runs to stop. Those that have not started will not start."""
         for job in self.unanswered():
             if not job.stop_reason:

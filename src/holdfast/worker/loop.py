@@ -131,7 +131,7 @@ class ControlLoop:
         while not self._over.wait(0.1):
             if time.monotonic() > self._wait_until():
                 self._abandoned = True
-                self._held.leave()
+                self._held.stop_all()
                 return not self._held.jobs
         return self.clean
 
@@ -301,7 +301,7 @@ class ControlLoop:
         if self.leave_at is not None and time.monotonic() >= self.leave_at:
             if left := len(self._held.jobs):
                 log.error("%s: the leases of %d jobs are left to lapse", self.queue.name, left)
-            self._held.leave()
+            self._held.stop_all()
             if left or self._held.pending:
                 self.clean = False
             self._held.clear()
@@ -431,7 +431,7 @@ class ControlLoop:
         late = time.monotonic() - leave_at
         if late < 0:
             return
-        self._held.leave()
+        self._held.stop_all()
         if late >= max((executor.ends_within for executor in executors), default=0.0):
             for job in self._held.unanswered():
                 self._held.answer(job, job.answer or GIVEN_BACK)
