@@ -360,7 +360,7 @@ class Worker:
         )
         if self._executor == "process":
             # Before any thread is started: a process with threads should not fork.
-            shared.plain = Processes(first, most, self._handlers, self._limits)
+            shared.executors[False] = Processes(first, most, self._handlers, self._limits)
         return shared
 
     def stop(self, grace: Duration | None = None) -> bool:
@@ -384,7 +384,7 @@ class Worker:
             ends = list(map(ControlLoop.wait_to_leave, self._controls.values()))
             if self._tuner:
                 self._tuner.stop()
-            for executor in self._shared.executors():
+            for executor in self._shared.executors.values():
                 executor.close()
             for control in self._controls.values():
                 control.queue.close()
@@ -464,7 +464,7 @@ class Worker:
 
     def _show_running(self) -> list[str]:
         """Return a line about each running job. Called in a signal handler: no locks."""
-        executors = self._shared.executors() if self._shared else []
+        executors = list(self._shared.executors.values()) if self._shared else []
         return [
             line
             for executor in executors
