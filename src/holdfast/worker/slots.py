@@ -148,7 +148,7 @@ class Slots:
             return self.free <= 0 and any(share.wants_more for share in self.shares)
 
     def rouse(self, *, silent: bool = False) -> None:
-        """Wake the control loops of all queues, or of those whose servers have not answered."""
+        """Wake the control loops of all queues; if `silent`, only where no server has answered."""
         for share in list(self.shares):
             if not (silent and share.has_answered):
                 share.rouse()
