@@ -205,6 +205,7 @@ def executor_of(worker: Worker) -> Processes:
     """Return where the handlers of a worker with processes run, once there is one."""
     shared = worker._shared
     assert shared
-    wait_until(lambda: shared.plain, "its first job")
-    assert isinstance(shared.plain, Processes)
-    return shared.plain
+    wait_until(lambda: shared.executors, "its first job")
+    executor = shared.executors[False]
+    assert isinstance(executor, Processes)
+    return executor

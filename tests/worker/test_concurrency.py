@@ -179,7 +179,7 @@ def test_what_comes_to_a_worker_that_had_nothing_to_do_is_not_given_back(
     with working(live_queue, as_handler(kind, lambda job: None), hooks=[heard]) as worker:
         assert worker._shared is not None
         for n in range(100):
-            for executor in worker._shared.executors():
+            for executor in worker._shared.executors.values():
                 vars(executor)["_moved_at"] = 0.0
             live_queue.add(b"", id=str(n))
             heard.wait_for("done", str(n))

@@ -33,6 +33,7 @@ from holdfast.worker.outcomes import (
     Stop,
     answer_of,
     job_log,
+    released,
     report,
     settle_of,
     spends,
@@ -277,7 +278,7 @@ class HeldJobs:
             return self._shared.executor_for(handler)
         except (RuntimeError, OSError) as error:  # No more threads, descriptors or memory.
             for job in jobs:
-                self.answer(job, Answer("release", after_ms=round(NO_ROOM_SECONDS * 1000)))
+                self.answer(job, released(NO_ROOM_SECONDS))
             log.error("%s: %s; released, with %d others", jobs[0].id, error, len(jobs) - 1)  # noqa: TRY400  # No trace needed.
             return None
 
@@ -288,7 +289,7 @@ class HeldJobs:
             if len(self._missing) > MOST_KNOWN:
                 self._missing.clear()
             self._missing[job.id] += 1
-            self.answer(job, Answer("release", after_ms=round(seconds * 1000)))
+            self.answer(job, released(seconds))
             name = job.lease.facts.handler
             self._shared.handlers.unknown.tell(self._control.called, name, job.id, seconds)
             tell(self._shared.hooks, "unknown", job)
@@ -330,7 +331,7 @@ class HeldJobs:
         elif job.is_overdue():
             self._stop(job, Stop.TIMEOUT)
 
-    def leave(self) -> None:
+    def stop_all(self) -> None:
         """Ask all unfinished runs to stop. Those that have not started will not start."""
         for job in self.unanswered():
             if not job.stop_reason:
@@ -406,7 +407,7 @@ class HeldJobs:
             self.refused.again(error)
         for job in too_many:
             job.follow_ups = None
-            self.answer(job, Answer("release", after_ms=round(outcomes.GIVEN_BACK_SECONDS * 1000)))
+            self.answer(job, released(outcomes.GIVEN_BACK_SECONDS))
 
     def settle_refused(self) -> None:
         """Complete jobs that a full server refused before, as many as it accepts now."""

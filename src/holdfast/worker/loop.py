@@ -131,7 +131,7 @@ class ControlLoop:
         while not self._over.wait(0.1):
             if time.monotonic() > self._wait_until():
                 self._abandoned = True
-                self._held.leave()
+                self._held.stop_all()
                 return not self._held.jobs
         return self.clean
 
@@ -301,7 +301,7 @@ class ControlLoop:
         if self.leave_at is not None and time.monotonic() >= self.leave_at:
             if left := len(self._held.jobs):
                 log.error("%s: the leases of %d jobs are left to lapse", self.queue.name, left)
-            self._held.leave()
+            self._held.stop_all()
             if left or self._held.pending:
                 self.clean = False
             self._held.clear()
@@ -322,7 +322,7 @@ class ControlLoop:
         if self._finished or self._held.unsettled or self._share.given:
             # Sleep briefly if enough jobs wait here, so that the next call settles more.
             waiting = 0
-            for executor in self._shared.executors():
+            for executor in list(self._shared.executors.values()):
                 waiting += executor.waiting()
             left = self._held.asked_at + self._shared.pace.worth(waiting) - time.monotonic()
             if left > 0 and self.leave_at is None:
@@ -377,7 +377,7 @@ class ControlLoop:
         else:
             times.append(self._ticker.next_at())
             times.append(now + LEND_SECONDS if self._share.wants_more else self._asks_at())
-        waits = [executor.stuck_for() for executor in self._shared.executors()]
+        waits = [executor.stuck_for() for executor in list(self._shared.executors.values())]
         times += [now + STUCK_SECONDS - seconds for seconds in waits if seconds]
         return min(times)
 
@@ -412,7 +412,7 @@ class ControlLoop:
 
     def _release_stuck(self) -> None:
         """Release waiting jobs when a run before them takes longer than estimated."""
-        for executor in self._shared.executors():
+        for executor in list(self._shared.executors.values()):
             if executor.stuck_for() >= STUCK_SECONDS:
                 self._shared.pace.saw(STUCK_SECONDS)
                 for work in executor.take_back():
@@ -421,7 +421,7 @@ class ControlLoop:
     def _leave(self, leave_at: float) -> None:
         """Release jobs that have not started; after the grace, also running jobs."""
         self._share.leave()
-        executors = self._shared.executors()
+        executors = list(self._shared.executors.values())
         for executor in executors:
             for work in executor.take_back():
                 if work.control is self:
@@ -431,7 +431,7 @@ class ControlLoop:
         late = time.monotonic() - leave_at
         if late < 0:
             return
-        self._held.leave()
+        self._held.stop_all()
         if late >= max((executor.ends_within for executor in executors), default=0.0):
             for job in self._held.unanswered():
                 self._held.answer(job, job.answer or GIVEN_BACK)

@@ -140,6 +140,11 @@ def escaped(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def released(seconds: float) -> Answer:
+    """Return the answer for a run that is to start again after a delay."""
+    return Answer("release", after_ms=round(seconds * 1000))
+
+
 def lapsed(reason: str) -> Answer:
     """Return the answer for a run that was killed or did not answer."""
     return Answer("lapse", reason=arguments.reason("lapsed", reason))

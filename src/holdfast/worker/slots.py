@@ -148,7 +148,7 @@ class Slots:
             return self.free <= 0 and any(share.wants_more for share in self.shares)
 
     def rouse(self, *, silent: bool = False) -> None:
-        """Wake the control loops of all queues, or of those whose servers have not answered."""
+        """Wake the control loops of all queues; if `silent`, only where no server has answered."""
         for share in list(self.shares):
             if not (silent and share.has_answered):
                 share.rouse()
@@ -355,10 +355,8 @@ class Shared:
     hooks: Sequence[Hooks] = ()
     about: dict[str, object] = field(default_factory=dict)
     until_empty: bool = False
-    plain: Executor | None = None
-    """The executor of plain functions."""
-    loop: Executor | None = None
-    """The executor of coroutine functions."""
+    executors: dict[bool, Executor] = field(default_factory=dict)
+    """Those in use, by whether their handlers are coroutine functions."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     runs: int = 0
     """How many runs are over: each may have added jobs to any of the queues."""
@@ -385,24 +383,19 @@ class Shared:
             self.slots.rouse()  # The others may have waited for this loop only.
         return still, over
 
-    def executors(self) -> list[Executor]:
-        """Return the executors in use."""
-        return list(filter(None, (self.plain, self.loop)))
-
     def resize(self, concurrency: int) -> None:
         """Change how many handlers run at a time."""
         with self.lock:
             self.concurrency = self.about["concurrency"] = concurrency
             self.pace.resize(concurrency)
-            for executor in self.executors():
+            for executor in self.executors.values():
                 executor.resize(concurrency)
         self.ran(0)
 
     def executor_for(self, handler: Handler) -> Executor:
         """Return the executor of a handler. It is created for the first handler that needs it."""
         with self.lock:
-            if handler.is_async:
-                self.loop = self.loop or self.make_loop(self.concurrency)
-                return self.loop
-            self.plain = self.plain or self.make_plain(self.concurrency)
-            return self.plain
+            if handler.is_async not in self.executors:
+                make = self.make_loop if handler.is_async else self.make_plain
+                self.executors[handler.is_async] = make(self.concurrency)
+            return self.executors[handler.is_async]

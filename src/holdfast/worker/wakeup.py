@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -220,18 +221,11 @@ def handle_signals(
             log.warning("%s: leaving at once", name)
             leave()
 
-    def show_running(number: int, frame: FrameType | None) -> None:
-        with suppress(Exception):  # An error here must not stop the worker.
-            lines = "".join(f"{line}\n" for line in running())
-            # Not sys.stderr.write: the signal may have interrupted one.
-            os.write(sys.stderr.fileno(), lines.encode(errors="backslashreplace"))
-        show_stacks(number, frame)
-
     heard: dict[int, Callable[[int, FrameType | None], None]]
     heard = {signal.SIGTERM: hear, signal.SIGINT: hear}
     with suppress(AttributeError, OSError, ValueError):  # No such signal, or no file to write to.
         sys.stderr.fileno()
-        heard[signal.SIGQUIT] = show_running
+        heard[signal.SIGQUIT] = partial(_show_running, running)
     before: dict[int, Any] = {}
     for number, handler in heard.items():
         before[number] = signal.signal(number, handler)
@@ -240,6 +234,17 @@ def handle_signals(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _show_running(
+    running: Callable[[], Iterable[str]], number: int, frame: FrameType | None
+) -> None:
+    """Write a line about each running job, and the stack of every thread, to stderr."""
+    with suppress(Exception):  # An error here must not stop the worker.
+        lines = "".join(f"{line}\n" for line in running())
+        # Not sys.stderr.write: the signal may have interrupted one.
+        os.write(sys.stderr.fileno(), lines.encode(errors="backslashreplace"))
+    show_stacks(number, frame)
 
 
 def show_stacks(_number: int, _frame: FrameType | None) -> None:

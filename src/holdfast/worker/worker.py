@@ -362,7 +362,7 @@ class Worker:
         )
         if self._executor == "process":
             # Before any thread is started: a process with threads should not fork.
-            shared.plain = Processes(first, most, self._handlers, self._limits)
+            shared.executors[False] = Processes(first, most, self._handlers, self._limits)
         return shared
 
     def stop(self, grace: Duration | None = None) -> bool:
@@ -371,9 +371,8 @@ class Worker:
         The worker leases no more, gives handlers `grace` seconds to finish and releases the other
         jobs. A second call with less grace shortens the first.
         """
-        seconds = self._grace
-        if grace is not None:
-            seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
+        grace = self._grace if grace is None else grace
+        seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
         self._stopping.set()
         if self._process != os.getpid():
             self._forget()
@@ -387,7 +386,7 @@ class Worker:
             ends = list(map(ControlLoop.wait_to_leave, self._controls.values()))
             if self._tuner:
                 self._tuner.stop()
-            for executor in self._shared.executors():
+            for executor in self._shared.executors.values():
                 executor.close()
             for control in self._controls.values():
                 control.queue.close()
@@ -424,9 +423,8 @@ class Worker:
     def drop(self, queue: str, *, grace: Duration | None = None) -> None:
         """Stop working on a queue: let its jobs finish, or release them after `grace` seconds."""
         self._check_queue(queue)
-        seconds = self._grace
-        if grace is not None:
-            seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
+        grace = self._grace if grace is None else grace
+        seconds = arguments.duration_ms("grace", grace, forever=True) / 1000
         with self._lock:
             dropped = [one.name for one in self._weights if origin_of(one).queue == queue]
             self._weights = {q: w for q, w in self._weights.items() if q.name not in dropped}
@@ -468,7 +466,7 @@ class Worker:
 
     def _show_running(self) -> list[str]:
         """Return a line about each running job. Called in a signal handler: no locks."""
-        executors = self._shared.executors() if self._shared else []
+        executors = list(self._shared.executors.values()) if self._shared else []
         return [
             line
             for executor in executors

@@ -77,8 +77,7 @@ class EventLoop(Executor):
         self._call(self._begin)
 
     def _begin(self) -> None:
-        while len(self._tasks) < self._most and (waiting := self._take(1)):
-            [work] = waiting
+        for work in self._take(self._most - len(self._tasks)):
             task = self._tasks[work] = self._loop.create_task(self._run(work))
             # Not at the end of `_run`: a task that is cancelled before it starts never runs it.
             task.add_done_callback(partial(self._over, work))

@@ -31,7 +31,7 @@ from holdfast.worker.executors.messages import NUMBERS, Board
 from holdfast.worker.executors.threads import ThreadPool
 from holdfast.worker.handlers import Handlers
 from holdfast.worker.job import Run, RunningJob, end, is_wanted, start, time_allowed
-from holdfast.worker.outcomes import Answer, RaisedElsewhere, Stop, ended, lapsed
+from holdfast.worker.outcomes import RaisedElsewhere, Stop, ended, lapsed, released
 from holdfast.worker.slots import Pace
 from holdfast.worker.wakeup import Waiter
 
@@ -136,7 +136,7 @@ class Processes(ThreadPool):
         except Exception as error:  # noqa: BLE001  # Without a child, release the job.
             log.error("%s: %s; released", work.jobs[0].id, error)  # noqa: TRY400  # No trace needed.
             for job in work.jobs:
-                job.answer = Answer("release", after_ms=round(NO_CHILD_SECONDS * 1000))
+                job.answer = released(NO_CHILD_SECONDS)
             work.control.finished(work)
             return None
         self._children[slot] = child

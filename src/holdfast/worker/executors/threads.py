@@ -51,8 +51,8 @@ class ThreadPool(Executor):
         with self._lock:
             self._wanted = count
             self._too_many = len(self._there) - self._leaving > count
-            for _ in range(count - len(self._there)):
-                number = min(set(range(count)) - self._there)
+            free = sorted(set(range(count)) - self._there)
+            for number in free[: max(0, count - len(self._there))]:
                 threading.Thread(
                     target=self._work, args=(number,), name=f"{self._name} {number}", daemon=True
                 ).start()
