@@ -283,6 +283,20 @@ def test_what_a_module_puts_into_a_table_counts_where_the_table_is_imported(
     assert fingerprint(modules) != fingerprint(changed(modules, "rates", before, after))
 
 
+def test_ends_of_lines_and_form_feeds_hide_no_change(fingerprint: Import, tmp_path: Path) -> None:
+    modules = using(IMPORTING["a name"])
+    paged = changed(modules, "rates", "OTHER = 2", "OTHER = 2\n\f\n\f\n\f\n\f\n\f")
+    before = fingerprint(paged)
+    assert fingerprint(changed(paged, "rates", "deeper.g(x)", "-deeper.g(x)")) != before
+    place = written(tmp_path / "ends", modules)
+    one = in_a_process(place)
+    for file in place.rglob("rates.py"):
+        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    assert in_a_process(place) == one
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", place)
+    assert in_a_process(Path(archive)) == one
+
+
 def test_two_functions_that_change_their_places_change_the_fingerprint(
     fingerprint: Import,
 ) -> None:

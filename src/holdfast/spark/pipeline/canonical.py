@@ -133,6 +133,10 @@ class _Digests:
                 return _hashed("module", name.encode(), text.encode())
             case types.MethodType():
                 return _hashed("method", self.of(value.__func__), self.of(value.__self__))
+            case staticmethod() | classmethod():
+                return _hashed(type(value).__name__, self.of(value.__func__))
+            case property():
+                return _hashed("property", *map(self.of, (value.fget, value.fset, value.fdel)))
             case functools._lru_cache_wrapper():  # noqa: SLF001
                 return self.of(value.__wrapped__)
             case type():

@@ -14,9 +14,11 @@ import dis
 import functools
 import hashlib
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -27,6 +29,8 @@ GLOBALS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBA
 CELLS: Final = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 _LOOKS_UP: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR"})
 _BETWEEN: Final = frozenset({"CACHE", "EXTENDED_ARG"})
+_ENDS: Final = re.compile("\r\n?|\n")
+_IMPORTS: Final = frozenset({"__import__", "import_module"})
 _IN_ALL_MODULES: Final = frozenset({"__file__", "__name__", "__package__", "__path__"})
 _COMPREHENSIONS: Final = (
     ast.Lambda,
@@ -65,7 +69,7 @@ def fingerprint(function: Callable[..., Any]) -> str:
 
 def of_imports(function: FunctionType, package: str) -> str:
     """Return a digest of what a function imports of a package in its body; empty without any."""
-    if not package or not any(_imports_in(function.__code__)):
+    if not package or not _may_import(function.__code__):
         return ""
     name = _module_of(function)
     module = _read(name) or _Module(name, is_package=False)
@@ -137,13 +141,49 @@ class _Module:
     name: str
     is_package: bool
     text: str | None = None
-    """None without source: then there is a digest of its code."""
-    binary: str = ""
+    """None without source: then there is its code, or a digest of its file."""
     tree: ast.Module | None = None
     code: CodeType | None = None
-    defined: dict[str, list[tuple[str, _Unit, bool]]] = field(default_factory=dict)
-    """By name: the statements that make it, and whether they do more than import."""
-    stars: list[str] = field(default_factory=list)
+    file: str = ""
+    _units: dict[ast.AST, _Unit] = field(default_factory=dict)
+
+    @functools.cached_property
+    def defined(self) -> dict[str, list[ast.stmt]]:
+        """Return the names at its top, with the statements that make or change each."""
+        found: dict[str, list[ast.stmt]] = {}
+        for node in self.tree.body if self.tree else ():
+            for name in dict.fromkeys(_bound(node)):
+                found.setdefault(name, []).append(node)
+        return found
+
+    @functools.cached_property
+    def stars(self) -> list[str]:
+        """Return the modules of which it imports everything."""
+        found: list[str] = []
+        todo: list[ast.AST] = [self.tree] if self.tree else []
+        while todo:
+            node = todo.pop()
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+                found.append(_origin(self, node.module, node.level))
+            elif not isinstance(node, (*_HAS_NAMES_OF_ITS_OWN, ast.expr)):
+                todo += ast.iter_child_nodes(node)
+        return found
+
+    @functools.cached_property
+    def lines(self) -> list[str]:
+        return (self.text or "").split("\n")  # Python ends no line at a form feed.
+
+    def unit(self, node: ast.AST) -> _Unit:
+        """Return what one of its nodes refers to."""
+        if node not in self._units:
+            self._units[node] = _unit(node, self)
+        return self._units[node]
+
+    def source(self, node: ast.stmt, name: str) -> str:
+        """Return the text of a statement that makes a name; of an import what it stands for."""
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            return repr(self.unit(node).imports.get(name))
+        return "\n".join(self.lines[_first_line(node) - 1 : node.end_lineno])
 
     @functools.cached_property
     def all_imports(self) -> list[Target]:
@@ -151,12 +191,10 @@ class _Module:
         if self.tree is None:
             return [] if self.code is None else [*_unit_of_code(self.code, self).wanted]
         unit = _unit(self.tree, self)
-        named = [one for targets in unit.imports.values() for one in targets if one[1]]
-        modules = [one for targets in unit.imports.values() for one in targets if not one[1]]
-        tops = {name.partition(".")[0] for name in unit.loads if "." in name}
-        renamed = [one for one in modules if one[0] not in tops]
-        loaded = [(name, ()) for name in [*unit.loads, *self.stars]]
-        return [*named, *renamed, *loaded, *unit.wanted]
+        tops = {_package(name) for name in unit.loads}
+        named = [one for targets in unit.imports.values() for one in targets]
+        loaded: list[Target] = [(name, ()) for name in [*unit.loads, *self.stars]]
+        return [*(one for one in named if one[1] or one[0] not in tops), *loaded, *unit.wanted]
 
 
 def _module_of(function: Any) -> str:
@@ -224,26 +262,12 @@ def _read(name: str) -> _Module | None:
 
 def _parsed(name: str, spec: ModuleSpec | None) -> _Module:
     is_package = spec is not None and spec.submodule_search_locations is not None
-    text, code, binary = _content(name, spec)
-    if text is None:
-        return _Module(name, is_package, None, binary, None, code)
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return _Module(name, is_package, text)
-    module = _Module(name, is_package, text, tree=tree)
-    lines = text.splitlines()
-    for node in tree.body:
-        unit = _unit(node, module)
-        only_imports = isinstance(node, ast.Import | ast.ImportFrom)
-        source = "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
-        for one in dict.fromkeys(_bound(node)):
-            said = repr(unit.imports.get(one)) if only_imports else source
-            module.defined.setdefault(one, []).append((said, unit, not only_imports))
-    for below in ast.walk(tree):
-        if isinstance(below, ast.ImportFrom) and any(one.name == "*" for one in below.names):
-            module.stars.append(_origin(module, below.module, below.level))
-    return module
+    text, code, file = _content(name, spec)
+    tree = None
+    if text is not None:
+        with suppress(SyntaxError, ValueError, RecursionError):
+            tree = ast.parse(text)
+    return _Module(name, is_package, text, tree, code, file)
 
 
 def _content(name: str, spec: ModuleSpec | None) -> tuple[str | None, CodeType | None, str]:
@@ -258,14 +282,12 @@ def _content(name: str, spec: ModuleSpec | None) -> tuple[str | None, CodeType |
         return "", None, ""  # A directory without __init__.py.
     try:
         text = loader.get_source(name)
-        if text is not None:
-            return str(text), None, ""
-        code = loader.get_code(name)
-        if code is not None:
-            return None, code, _in_words(code)
-        return None, None, hashlib.sha256(loader.get_data(spec.origin)).hexdigest()
+        code = loader.get_code(name) if text is None else None
+        if text is None and code is None:
+            return None, None, hashlib.sha256(loader.get_data(spec.origin)).hexdigest()
     except (AttributeError, ImportError, OSError, SyntaxError, ValueError):
         return None, None, ""
+    return text and "\n".join(_ENDS.split(text)), code, ""  # A zip file has them as they are.
 
 
 def _first_line(node: Any) -> int:
@@ -273,42 +295,37 @@ def _first_line(node: Any) -> int:
     return min([int(node.lineno), *(int(one.lineno) for one in decorators)])
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
+def _bound(top: ast.stmt) -> Iterator[str]:
     """Return the names at the top of a module that a statement makes or changes."""
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            yield name
-            for one in ast.walk(node):
-                if isinstance(one, ast.Global):
-                    yield from one.names
-        case ast.ClassDef(name=name):
-            yield name
-        case ast.Import(names=names):
-            yield from (one.asname or _package(one.name) for one in names)
-        case ast.ImportFrom(names=names):
-            yield from (one.asname or one.name for one in names if one.name != "*")
-        case ast.Expr():  # `TABLE.update(MORE)`
-            yield from (one.id for one in ast.walk(node) if isinstance(one, ast.Name))
-        case _:
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.expr | ast.withitem):
-                    yield from _stored(child)
-                else:
-                    yield from _bound(child)
+    todo: list[ast.AST] = [top]
+    while todo:
+        node = todo.pop()
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+                for one in ast.walk(node):
+                    if isinstance(one, ast.Global):
+                        yield from one.names
+            case ast.ClassDef(name=name):
+                yield name
+            case ast.Import(names=names):
+                yield from (one.asname or _package(one.name) for one in names)
+            case ast.ImportFrom(names=names):
+                yield from (one.asname or one.name for one in names if one.name != "*")
+            case ast.Expr():  # `TABLE.update(MORE)`
+                yield from (one.id for one in ast.walk(node) if isinstance(one, ast.Name))
+            case _ if not isinstance(node, _COMPREHENSIONS):
+                if isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+                    yield from _root(node)
+                todo += ast.iter_child_nodes(node)
 
 
-def _stored(expression: ast.AST) -> Iterator[str]:
-    """Return the names to which, or into which, an expression puts something."""
-    if isinstance(expression, _COMPREHENSIONS):
-        return
-    if isinstance(getattr(expression, "ctx", None), ast.Store | ast.Del):
-        root: Any = expression
-        while isinstance(root, ast.Attribute | ast.Subscript | ast.Starred):
-            root = root.value
-        if isinstance(root, ast.Name):
-            yield root.id
-    for child in ast.iter_child_nodes(expression):
-        yield from _stored(child)
+def _root(node: Any) -> Iterator[str]:
+    """Return the name to which, or into which, something is put: `TABLE["a"].b = 1`."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Name):
+        yield node.id
 
 
 # ----------------------------------------------------------------------- units
@@ -375,7 +392,7 @@ def _imported(node: ast.Import | ast.ImportFrom, module: _Module) -> Iterator[tu
 def _called(node: ast.Call, module: _Module) -> Iterator[Target]:
     """Return the module that a call imports, if the call has its name."""
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    if name in ("__import__", "import_module"):
+    if name in _IMPORTS:
         for one in node.args[:1]:
             if isinstance(one, ast.Constant) and isinstance(one.value, str):
                 below = one.value.lstrip(".")
@@ -399,6 +416,14 @@ def _unit_of_code(code: CodeType, module: _Module) -> _Unit:
         wanted |= {(origin, (one,) if one != "*" else ()) for one in names} or {(origin, ())}
     paths = {(name, *path) for name, several in lookups(code, GLOBALS).items() for path in several}
     return _Unit(frozenset(paths), {}, frozenset(), frozenset(wanted), has_scope=True)
+
+
+def _may_import(code: CodeType) -> bool:
+    return (
+        not _IMPORTS.isdisjoint(code.co_names)
+        or any(_imports_in(code))
+        or any(_may_import(one) for one in code.co_consts if isinstance(one, CodeType))
+    )
 
 
 def _imports_in(code: CodeType) -> Iterator[tuple[int, str, tuple[str, ...]]]:
@@ -531,19 +556,21 @@ class _Reach:
             self.want(name, ())  # Its `__getattr__` may make it.
 
     def _definition(self, module: _Module, name: str, below: Names) -> None:
-        several = module.defined[name]
-        for _, unit, _ in several:
-            for origin, before in unit.imports.get(name, ()):
+        nodes = module.defined[name]
+        for node in nodes:
+            for origin, before in module.unit(node).imports.get(name, ()):
                 self.want(origin, before + below)
         if (module.name, name) not in self._walked:
             self._walked.add((module.name, name))
-            self.found[module.name, name] = "\n".join(text for text, _, _ in several)
-            for _, unit, does_more in several:
-                if does_more:
-                    self.uses(module, unit)
+            texts = [module.source(node, name) for node in nodes]
+            self.found[module.name, name] = "\n".join(texts)
+            for node in nodes:
+                if not isinstance(node, ast.Import | ast.ImportFrom):
+                    self.uses(module, module.unit(node))
 
     def _whole(self, module: _Module) -> None:
-        text = module.binary if module.text is None else module.text
+        code = _in_words(module.code) if module.code else module.file
+        text = code if module.text is None else module.text
         self.found[module.name, ""] = f"whole\n{text}"
         for target in module.all_imports:
             self.want(*target)
