@@ -186,6 +186,8 @@ IMPORTING = {
     "    except ImportError:\n        f = len\n    return f(df)",
     "through another module": "from .again import h\n    return h(df)",
     "through all of another": "from .everything import f\n    return f(df)",
+    "through all of another that shadows": "from .shadowing import round\n    return round(df)",
+    "in a wrapper of another package": "return wrapped(df)",
     "in a package below": "from .below import inside\n    return inside.h(df)",
     "in a helper": "return helper(df)",
 }
@@ -209,7 +211,19 @@ AROUND = {
     "deeper": DEEPER,
     "again": "from . import rates\n\ndef h(x):\n    return rates.f(x)\n",
     "everything": "from .rates import *\n",
+    "shadowing": "round = len\nfrom .rounding import *\n",
+    "rounding": "from .rates import f as round\n",
     "below/__init__": "",
+    "below/wrapping": """
+import functools
+
+def wrapping(function):
+    @functools.wraps(function)
+    def wrapper(x):
+        from ..rates import f
+        return f(function(x))
+    return wrapper
+""",
     "below/inside": "from ..rates import f\n\ndef h(x):\n    return f(x)\n",
 }
 
@@ -218,6 +232,8 @@ def using(body: str) -> dict[str, str]:
     """Return a package whose transform has this body."""
     helper = "def helper(df):\n    from .rates import f\n    return f(df)\n"
     top = "from . import rates as top\n" if "top" in body else ""
+    if "wrapped" in body:
+        top = "from .below.wrapping import wrapping\n\n@wrapping\ndef wrapped(x):\n    return x\n\n"
     return {**AROUND, "main": f"{top}{helper}\ndef change(df):\n    {body}\n"}
 
 

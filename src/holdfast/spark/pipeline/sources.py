@@ -9,7 +9,6 @@ told: `getattr(module, name)`, a module that is passed on, a name that its text 
 from __future__ import annotations
 
 import ast
-import builtins
 import dis
 import functools
 import hashlib
@@ -199,7 +198,7 @@ class _Module:
 
 def _module_of(function: Any) -> str:
     """Return the name that a function's module has when it is imported."""
-    name = function.__module__ or ""
+    name = getattr(function, "__globals__", {}).get("__name__") or function.__module__ or ""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return str(spec.name) if name == "__main__" and spec is not None else str(name)
 
@@ -514,11 +513,8 @@ class _Reach:
         """Add what a piece of a module refers to."""
         self.imports(unit)
         for path in unit.paths:
-            if path[0] in module.defined:
+            if path[0] in module.defined or self._that_have(module, path[0]):
                 self.want(module.name, path)
-            elif module.stars and path[0] not in unit.imports and not hasattr(builtins, path[0]):
-                for star in self._that_have(module, path[0]):
-                    self.want(star, path)
 
     def imports(self, unit: _Unit) -> None:
         """Add what a piece of source imports."""
@@ -545,13 +541,13 @@ class _Reach:
             self.found[name, ""] = "missing"
         elif not path or module.tree is None:
             self._whole(module)
-        elif path[0] in module.defined:
-            self._definition(module, path[0], path[1:])
+        elif path[0] in module.defined or self._that_have(module, path[0]):
+            if path[0] in module.defined:
+                self._definition(module, path[0], path[1:])
+            for star in self._that_have(module, path[0]):  # The later one counts.
+                self.want(star, path)
         elif module.is_package and _spec(f"{name}.{path[0]}") is not None:
             self.want(f"{name}.{path[0]}", path[1:])
-        elif stars := self._that_have(module, path[0]):
-            for star in stars:
-                self.want(star, path)
         elif path[0] not in _IN_ALL_MODULES:
             self.want(name, ())  # Its `__getattr__` may make it.
 
