@@ -57,6 +57,24 @@ def locally(value: int) -> type:
     return Local
 
 
+def accessors(value: int) -> type:
+    class Local:
+        @property
+        def one(self) -> int:
+            return value
+
+    return Local
+
+
+def static(value: int) -> type:
+    class Local:
+        @staticmethod
+        def one() -> int:
+            return value
+
+    return Local
+
+
 def counted(to: int) -> Any:
     counter = itertools.count()
     for _ in range(to):
@@ -90,6 +108,8 @@ VALUES: dict[str, Callable[[int], Any]] = {
     "a partial function": lambda n: functools.partial(plus, n),
     "a method": lambda n: locally(n)().get,
     "a local class": locally,
+    "a property": accessors,
+    "a static method": static,
     "an object of it": lambda n: locally(n)(),
     "a cached function": lambda n: functools.lru_cache(plus(n)),
     "an iterator": counted,

@@ -2,8 +2,8 @@
 
 Pickled bytes do not serve for that: they differ with the identity of strings, with the order of
 sets, and with the names that cloudpickle gives to local classes. Of a function counts what it does
-and what it refers to: its bytecode, the values that it captures, and the globals that it uses. The
-order of a dict counts, since a function may go through it.
+and what it refers to: its bytecode, the values that it captures, the globals that it uses, and the
+source of what it imports. The order of a dict counts, since a function may go through it.
 
 Spark's processes import the modules of functions that can be imported. So what such a function
 finds in a dict or list of its module is what the module put there, and not what this process has
@@ -13,7 +13,6 @@ put there since, into a cache for example: `remember` keeps how they were.
 from __future__ import annotations
 
 import copyreg
-import dis
 import functools
 import hashlib
 import io
@@ -24,9 +23,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from holdfast.spark.pipeline.sources import CELLS, GLOBALS, Names, lookups, of_imports, of_module
+
 _SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 _DEEPEST: Final = 200
-_READS_GLOBAL: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _OF_SPARK: Final = (b"py4j.", b"pyspark.")
 _VALUES_OF_SPARK: Final = (b"pyspark.sql.types.", b"pyspark.ml.linalg.", b"pyspark.mllib.linalg.")
 
@@ -128,9 +128,15 @@ class _Digests:
                     "code", value.co_code, self.of(value.co_names), *map(self.of, consts)
                 )
             case types.ModuleType():
-                return _hashed("module", value.__name__.encode())
+                name = value.__name__
+                text = of_module(name, (), self._package) if self._is_module(value) else ""
+                return _hashed("module", name.encode(), text.encode())
             case types.MethodType():
                 return _hashed("method", self.of(value.__func__), self.of(value.__self__))
+            case staticmethod() | classmethod():
+                return _hashed(type(value).__name__, self.of(value.__func__))
+            case property():
+                return _hashed("property", *map(self.of, (value.fget, value.fset, value.fdel)))
             case functools._lru_cache_wrapper():  # noqa: SLF001
                 return self.of(value.__wrapped__)
             case type():
@@ -162,17 +168,29 @@ class _Digests:
     def references(self, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         """Return what a function captured, its defaults, and the globals that it uses."""
         code = function.__code__
+        cells = lookups(code, CELLS)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            yield name, _content(cell)
+            yield from self._looked_up(name, _content(cell), cells.get(name, {()}))
         yield from ((f"default {n}", one) for n, one in enumerate(function.__defaults__ or ()))
         yield from sorted((function.__kwdefaults__ or {}).items())
-        used, attributes = _globals_in(code)
-        for name in sorted(used & function.__globals__.keys()):
-            value = function.__globals__[name]
+        used = lookups(code, GLOBALS)
+        for name in sorted(used.keys() & function.__globals__.keys()):
+            yield from self._looked_up(name, function.__globals__[name], used[name])
+        if imported := of_imports(function, self._package):
+            yield "imports", imported
+
+    def _looked_up(self, name: str, value: Any, paths: set[Names]) -> Iterator[tuple[str, Any]]:
+        """Return a value; of a module of the package what is looked up in it."""
+        if not self._is_module(value):
             yield name, value
-            if isinstance(value, types.ModuleType) and self._is_own(value.__name__):
-                for below in sorted(attributes & vars(value).keys()):
-                    yield f"{name}.{below}", vars(value)[below]
+            return
+        for path in sorted(paths):
+            here, at = value, 0
+            while at < len(path) and self._is_module(here) and path[at] in vars(here):
+                here, at = vars(here)[path[at]], at + 1
+            if self._is_module(here):  # What its text says, in every process.
+                here = of_module(here.__name__, path[at:], self._package)
+            yield ".".join([name, *path[:at]]), here
 
     def _class(self, found: type) -> bytes:
         if _is_importable(found) and not self._is_own(found.__module__):
@@ -208,6 +226,9 @@ class _Digests:
             parts.append(self.of(several))
         return _hashed("object", kind, *parts)
 
+    def _is_module(self, value: object) -> bool:
+        return isinstance(value, types.ModuleType) and self._is_own(value.__name__)
+
     def _is_own(self, module: str) -> bool:
         return bool(self._package) and module.partition(".")[0] == self._package
 
@@ -239,17 +260,6 @@ def _content(cell: types.CellType) -> object:
         return cell.cell_contents
     except ValueError:
         return None  # It is not filled yet.
-
-
-def _globals_in(code: types.CodeType) -> tuple[set[str], set[str]]:
-    """Return the names of the globals that code reads, and of all attributes in it."""
-    used = {one.argval for one in dis.get_instructions(code) if one.opname in _READS_GLOBAL}
-    attributes = set(code.co_names)
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            more = _globals_in(one)
-            used, attributes = used | more[0], attributes | more[1]
-    return used, attributes
 
 
 def _full_name(found: Any) -> bytes:

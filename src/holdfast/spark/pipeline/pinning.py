@@ -6,15 +6,11 @@ are applied to the session of each part. A worker with other code gives the part
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
-import inspect
 import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from pyspark.sql import SparkSession
@@ -22,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.spark.pipeline import transforms
 from holdfast.spark.pipeline.order import Order, Plan
+from holdfast.spark.pipeline.sources import fingerprint
 from holdfast.worker import Fail
 
 _LEGACY: Final = "spark.sql.legacy."
@@ -198,120 +195,3 @@ def code_of(order: Order) -> str:
     """Return a fingerprint of the code that an order runs."""
     names = [order.transform] if order.finish is None else [order.transform, order.finish]
     return ".".join(fingerprint(transforms.find(name).function) for name in names)
-
-
-@functools.lru_cache(maxsize=1000)
-def fingerprint(function: Callable[..., Any]) -> str:
-    """Return a digest of a function's source, and of what it uses of its own package.
-
-    It goes by the text of the source, so neither the place of the files nor the version of Python
-    changes it. Values that are made while a program runs, and other packages, are not in it.
-    """
-    function = inspect.unwrap(function)
-    module = sys.modules.get(function.__module__)
-    found = {("", function.__qualname__): _source(function)}
-    _follow(_names(found["", function.__qualname__]), module, found)
-    parts = sorted((name, source) for (_, name), source in found.items())
-    text = "\0".join(part for pair in parts for part in pair)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _follow(names: set[str], module: ModuleType | None, found: dict[tuple[str, str], str]) -> None:
-    """Add the definitions of names in a module, and those of the names that they use."""
-    if module is None:
-        return
-    defined = _definitions(module)
-    for name in sorted(names & defined.keys()):
-        key = (module.__name__, name)
-        if key in found:
-            continue
-        node, source = defined[name]
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found[key] = ""
-            for other, wanted in _imported(node, name, module, names):
-                _follow(wanted, other, found)
-        else:
-            found[key] = source
-            _follow(_names(source), module, found)
-
-
-def _imported(
-    node: ast.Import | ast.ImportFrom, name: str, module: ModuleType, names: set[str]
-) -> Iterator[tuple[ModuleType | None, set[str]]]:
-    """Return the modules of the same package behind an import, with the names used of them."""
-    value = getattr(module, name, None)
-    if isinstance(value, ModuleType):
-        if _package(value.__name__) == _package(module.__name__):
-            yield value, names
-    elif isinstance(node, ast.ImportFrom):
-        above = (module.__package__ or "").split(".")
-        above = above[: len(above) - node.level + 1] if node.level else []
-        origin = ".".join([*above, *filter(None, [node.module])])
-        if _package(origin) == _package(module.__name__):
-            real = next((one.name for one in node.names if (one.asname or one.name) == name), name)
-            yield sys.modules.get(origin), {real}
-
-
-def _package(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _definitions(module: ModuleType) -> dict[str, tuple[ast.stmt, str]]:
-    """Return what a module defines at its top, by name, with the text of each."""
-    try:
-        text = inspect.getsource(module)
-        body = ast.parse(text).body
-    except (OSError, TypeError, SyntaxError):
-        return {}  # A notebook, or a program that was not read from a file.
-    lines = text.splitlines()
-    found: dict[str, tuple[ast.stmt, str]] = {}
-    for node in _statements(body):
-        decorators = getattr(node, "decorator_list", [])
-        first = min([node.lineno, *(one.lineno for one in decorators)])
-        source = "\n".join(lines[first - 1 : node.end_lineno])
-        for name in _defines(node):
-            before = found[name][1] + "\n" if name in found else ""
-            found[name] = (node, before + source)
-    return found
-
-
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for node in body:
-        if isinstance(node, ast.If | ast.Try | ast.With):
-            for field in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(node, field, []))
-            for handler in getattr(node, "handlers", []):
-                yield from _statements(handler.body)
-        else:
-            yield node
-
-
-def _defines(node: ast.stmt) -> Iterator[str]:
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            yield from (one.asname or one.name.partition(".")[0] for one in names)
-        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-            for one in ast.walk(node):
-                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-                    yield one.id
-        case _:
-            return
-
-
-def _source(function: Callable[..., Any]) -> str:
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        return "" if code is None else f"{code.co_code!r}{code.co_names!r}"
-
-
-def _names(source: str) -> set[str]:
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return set()  # A lambda in the middle of a line.
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return names | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

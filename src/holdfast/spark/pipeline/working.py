@@ -37,10 +37,11 @@ from holdfast.spark.pipeline.order import (
     run_of,
     staging_of,
 )
-from holdfast.spark.pipeline.pinning import fingerprint, own_session, unlike
+from holdfast.spark.pipeline.pinning import own_session, unlike
 from holdfast.spark.pipeline.planning import plan_parts, read_plan
 from holdfast.spark.pipeline.publishing import abandon, publish, read_manifest
 from holdfast.spark.pipeline.roots import Roots
+from holdfast.spark.pipeline.sources import fingerprint
 from holdfast.spark.pipeline.transforms import registered
 from holdfast.spark.pipeline.trouble import (
     is_lost,
