@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from holdfast import testing
+from holdfast.engine import library
 from holdfast.server.embedded import find_binary
 
 DEADLINE = 30.0
@@ -118,6 +119,7 @@ class TestServer:
         wait_until(self._answers, "the server")
         with self.client() as client:
             if self._kind == "acl":
+                command_on(client, "FUNCTION", "LOAD", library.library())
                 user = documented_user("q*")
                 command_on(client, "ACL", "SETUSER", *user)
                 self.queue_url = with_login(self.url, f"{user[0]}:secret")

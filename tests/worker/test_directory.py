@@ -8,6 +8,7 @@ import platform
 import pytest
 
 from holdfast import NewJob, Queue, RunningJob, Server, Worker, WorkerInfo
+from holdfast.engine import library
 from holdfast.worker.queues import fitting
 from support import wait_until
 from worker.support import Gate, Heard, at_work, is_done, worker_of, working
@@ -45,6 +46,7 @@ def test_a_worker_is_in_the_directory_while_it_works(live_queue: Queue) -> None:
             "handlers": ["fetch", "send"],
             "unnamed": True,
             "concurrency": 7,
+            "library": library.library_name(),
             "running": [],
         }
     wait_until(lambda: not alive(live_queue), "it to be gone")
