@@ -87,7 +87,8 @@ def load(url: str | None, prune: bool, as_json: bool) -> None:
     """Load the library of this release, once, for users who may not.
 
     It goes to the server, or to every primary of a cluster. Clients load it by themselves if their
-    user may run FUNCTION LOAD. Where applications may not, run this as a user who may, before the first program of a new release starts.
+    user may run FUNCTION LOAD. Where applications may not, run this as a user who may, before the
+    first program of a new release starts.
 
     --prune removes the libraries of other releases, unless a worker that is alive uses one. Do it
     when programs that only add jobs have the new release, too: they would have to wait.
