@@ -48,6 +48,7 @@ class Rounds:
         return max(min(least, contender.jobs), int(contender.jobs * self.scale))
 
     def life(self, contender: Contender, settings: Settings) -> Life:
+        run(contender, "add", self.url, 1, settings)  # What a peer loads into the server is no job.
         self.server.clear()
         jobs, memory, before = self.jobs(contender), self.server.used_memory(), self.server.effort()
         added = run(contender, "add", self.url, jobs, settings)["jobs_per_second"]
