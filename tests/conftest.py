@@ -101,8 +101,14 @@ def queue_name(server_kind: Kind) -> str:
 def queue(server: Server, queue_name: str, clock: Clock) -> Iterator[Queue]:
     """A fresh queue with a clock that stands still."""
     queue = Queue(queue_name, server, clock=clock)
+    before = settings_of(server)
     yield queue
     assert queue.audit() == []
+    assert settings_of(server) == before, "the test changed the client that all tests share"
+
+
+def settings_of(server: Server) -> tuple[object, ...]:
+    return server._listens, server._patience, server._reply_within
 
 
 @pytest.fixture
