@@ -31,7 +31,6 @@ from holdfast.errors import (
     UnsupportedServer,
     WrongState,
 )
-from holdfast.escaping import guard_the_log
 from holdfast.job import (
     Claim,
     Committed,
@@ -172,9 +171,6 @@ _LATER = {
         "holdfast.worker",
     ),
 }
-
-
-guard_the_log()  # Before any module logs, as log lines contain text from outside.
 
 
 def __getattr__(name: str) -> object:

@@ -10,10 +10,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Mapping
-from typing import Any, Final
-
-LOGGERS: Final = ("holdfast", "holdfast.worker")
-"""All our loggers. Each needs a filter: the filters of a parent do not see records of a child."""
+from typing import Any
 
 
 def visible(text: object) -> str:
@@ -24,12 +21,21 @@ def visible(text: object) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown)
 
 
-def guard_the_log() -> None:
-    """Escape the records of our loggers before any handler or formatter of the user sees them."""
-    for name in LOGGERS:
-        log = logging.getLogger(name)
-        if not any(isinstance(one, _Escapes) for one in log.filters):
-            log.addFilter(_Escapes())
+def logger(name: str) -> logging.Logger:
+    """Return one of our loggers. Its records are escaped before any handler of the user sees them.
+
+    Each logger has a filter of its own: the filters of a parent do not see records of a child.
+    """
+    log = logging.getLogger(name)
+    if not any(isinstance(one, _Escapes) for one in log.filters):
+        log.addFilter(_Escapes())
+    return log
+
+
+def loggers() -> list[logging.Logger]:
+    """Return all our loggers: one for each module that logs, `holdfast.jobs` and their parents."""
+    known = [name for name in logging.root.manager.loggerDict if name.startswith("holdfast.")]
+    return [logging.getLogger(name) for name in ("holdfast", *known)]
 
 
 class _Escapes(logging.Filter):

@@ -6,7 +6,6 @@ raises, and no stored value is ever turned into a class or an exception again.
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Callable, Collection, Iterator
@@ -18,11 +17,12 @@ import msgspec
 
 from holdfast import arguments
 from holdfast.codec import MAX_ERROR_BYTES
+from holdfast.escaping import logger
 
 if TYPE_CHECKING:
     from holdfast.job import Facts
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 _LONGEST_NAME: Final = 128
 _LONGEST_TYPE: Final = 512

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import pytest
 
 from cli.support import Commands
 from holdfast import Queue, Server
-from holdfast.escaping import LOGGERS
+from holdfast.escaping import loggers
 from support import TestServer
 
 
 @pytest.fixture(autouse=True)
 def _levels_of_logs() -> Iterator[None]:
     """Commands set levels of the log, as elsewhere they have the process for themselves."""
-    levels = {log: log.level for log in map(logging.getLogger, LOGGERS)}
+    levels = {log: log.level for log in loggers()}
     yield
     for log, level in levels.items():
         log.setLevel(level)

@@ -151,7 +151,9 @@ def live(url: str, queue: str, dice: random.Random, parent: int) -> None:
 
     threading.Thread(target=leave_with_the_parent, daemon=True).start()
     # What handlers raise is no news; that the worker itself did is.
-    logging.getLogger("holdfast").addFilter(lambda record: "unexpected" in record.msg)
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: "unexpected" in record.msg)
+    logging.getLogger("holdfast").addHandler(handler)
     with Queue(queue, url) as opened:
         hire(opened, Journal(journals(url)), dice).run()
 

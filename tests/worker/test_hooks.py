@@ -9,6 +9,7 @@ import re
 import pytest
 
 from holdfast import AsyncRunningJob, Fail, Hooks, NewJob, Queue, Release, RunningJob, Worker
+from holdfast.escaping import loggers
 from support import DEADLINE, wait_until
 from worker.support import (
     Heard,
@@ -73,8 +74,8 @@ def test_a_log_that_raises_stops_no_worker(live_queue: Queue, times: int) -> Non
                 raise ZeroDivisionError
         return True
 
-    logger = logging.getLogger("holdfast")
-    logger.addFilter(refuse)
+    for log in loggers():
+        log.addFilter(refuse)
     try:
         live_queue.add_many(NewJob(b"", id=f"failed{n}") for n in range(5))
         with working(live_queue, lambda job: (_ for _ in ()).throw(Fail("no"))) as worker:
@@ -84,7 +85,8 @@ def test_a_log_that_raises_stops_no_worker(live_queue: Queue, times: int) -> Non
             control = control_of(worker, live_queue.name)
             wait_until(lambda: not control._held.jobs, "all to be settled")
     finally:
-        logger.removeFilter(refuse)
+        for log in loggers():
+            log.removeFilter(refuse)
     assert raised
 
 
@@ -171,9 +173,9 @@ def test_each_completed_job_has_a_line_in_the_log(
     ids = ["a", "b", "c\nforged"]
     for id in ids:
         live_queue.add(b"", id=id)
-    with caplog.at_level(logging.INFO, logger="holdfast.worker"):
+    with caplog.at_level(logging.INFO, logger="holdfast.jobs"):
         assert work_off(live_queue, send)
-    lines = [record for record in caplog.records if record.name == "holdfast.worker"]
+    lines = [record for record in caplog.records if record.name == "holdfast.jobs"]
     assert {record.levelno for record in lines} == {logging.INFO}
     pattern = r"(.*): .*send completed in \d+\.\d{3} s"
     found = [re.fullmatch(pattern, record.getMessage()) for record in lines]
@@ -184,7 +186,7 @@ def test_the_line_per_job_can_be_switched_off(
     live_queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="holdfast")
-    caplog.set_level(logging.WARNING, logger="holdfast.worker")
+    caplog.set_level(logging.WARNING, logger="holdfast.jobs")
     live_queue.add(b"", id="a")
     assert work_off(live_queue, lambda job: None)
-    assert not [record for record in caplog.records if record.name == "holdfast.worker"]
+    assert not [record for record in caplog.records if record.name == "holdfast.jobs"]

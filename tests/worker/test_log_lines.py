@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast import Fail, Queue, Retry, RunningJob
-from holdfast.escaping import LOGGERS
+from holdfast.escaping import logger
 from worker.support import work_off
 
 FORGED = "2030-01-31 08:00:00 INFO    all is well"
@@ -91,7 +91,7 @@ def test_what_a_format_makes_of_other_objects_is_escaped(
         def __str__(self) -> str:
             return f"odd\n{FORGED}"
 
-    log = logging.getLogger("holdfast")
+    log = logger("holdfast.test")
     log.warning("%s, %d and %s", Odd(), 5, "as it is")
     log.warning("%(what)s", {"what": f"x\n{FORGED}"})
     log.warning(f"no arguments\n{FORGED}")  # noqa: G004
@@ -105,15 +105,15 @@ def test_what_cannot_be_formatted_is_left_to_the_handlers() -> None:
         def __repr__(self) -> str:
             raise ValueError("no words")
 
-    log = logging.getLogger("holdfast")
-    record = log.makeRecord("holdfast", logging.WARNING, "", 1, "%r", (Broken(),), None)
+    log = logger("holdfast.test")
+    record = log.makeRecord("holdfast.test", logging.WARNING, "", 1, "%r", (Broken(),), None)
     assert log.filter(record)
 
 
 def test_a_record_that_needs_no_escapes_keeps_its_arguments(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log, error = logging.getLogger("holdfast"), ValueError("plain")
+    log, error = logger("holdfast.test"), ValueError("plain")
     log.warning("%s: %s", "id", error, exc_info=error)
     log.warning("%s: %s", "i\nd", error)
     plain, escaped = caplog.records
@@ -125,9 +125,7 @@ def test_every_logger_of_holdfast_is_the_one_that_escapes() -> None:
     found = [
         (path.name, name)
         for path in Path(holdfast.__file__).parent.rglob("*.py")
-        for name in re.findall(
-            r"^\w*log = logging.getLogger\(([^)]*)\)", path.read_text(), re.MULTILINE
-        )
+        for name in re.findall(r"^\w*log = ([^\n]*)", path.read_text(), re.MULTILINE)
     ]
     assert found
-    assert {name for _, name in found} == {f'"{name}"' for name in LOGGERS}
+    assert {name for _, name in found} == {"logger(__name__)", 'logger("holdfast.jobs")'}

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from holdfast.escaping import LOGGERS
+from holdfast.escaping import loggers
 
 
 def log_to_stderr(level: str = "info") -> None:
@@ -43,7 +43,7 @@ def application_first(level: str | None) -> Iterator[None]:
     `level` is the user's choice. It applies to all records on stderr, but only to Holdfast's
     records in the application's logging. Records of the block are written after it at the latest.
     """
-    root, (ours, each_job) = logging.getLogger(), map(logging.getLogger, LOGGERS)
+    root, ours = logging.getLogger(), logging.getLogger("holdfast")
     for handler in ours.handlers[:]:
         if isinstance(handler, logging.NullHandler):
             ours.removeHandler(handler)
@@ -63,11 +63,12 @@ def application_first(level: str | None) -> Iterator[None]:
             log_to_stderr(level or "info")
             if level != "debug":
                 # A line per job would cost more than a short job itself.
-                each_job.setLevel(logging.WARNING)
+                logging.getLogger("holdfast.jobs").setLevel(logging.WARNING)
         elif level is not None:
             ours.setLevel(level.upper())
         # By default dictConfig disables existing loggers.
-        ours.disabled = each_job.disabled = False
+        for log in loggers():
+            log.disabled = False
         for record in kept.records:
             logger = logging.getLogger(record.name)
             if record.levelno >= logger.getEffectiveLevel():

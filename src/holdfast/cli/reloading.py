@@ -6,7 +6,6 @@ program again, with the same arguments.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -22,7 +21,9 @@ from typing import Final, NoReturn
 
 import click
 
-log = logging.getLogger("holdfast")
+from holdfast.escaping import logger
+
+log = logger(__name__)
 
 LOOK_SECONDS: Final = 0.3
 

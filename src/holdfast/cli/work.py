@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -17,9 +16,10 @@ from holdfast.cli.options import duration, url_option
 from holdfast.client.aio.queue import AsyncQueue
 from holdfast.client.handlers import Declared
 from holdfast.client.sync.queue import Queue
+from holdfast.escaping import logger
 from holdfast.worker import Worker
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 _EXAMPLES = """
 \b

@@ -13,7 +13,6 @@ and what it accepts differs between patch releases of Python.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import ssl
@@ -26,8 +25,9 @@ from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote
 
 from holdfast.errors import InvalidArgument
+from holdfast.escaping import logger
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 _TCP: Final = ("redis", "valkey", "rediss", "valkeys")
 _TLS: Final = ("rediss", "valkeys")

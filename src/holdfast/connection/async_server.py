@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -22,10 +21,11 @@ from holdfast.connection.conversation import Caller, Conversations, Steps, Subsc
 from holdfast.connection.server import explained, unspoken
 from holdfast.engine.call import Call
 from holdfast.errors import InvalidArgument
+from holdfast.escaping import logger
 
 T = TypeVar("T")
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 MOST_REPLIES: Final = 1000
 """About how many unread replies are buffered. A slow reader of events leaves the rest to the

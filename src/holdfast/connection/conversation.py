@@ -12,7 +12,6 @@ open, and start a conversation only if that gets no plain answer.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -34,6 +33,7 @@ from holdfast.connection.retries import Tries
 from holdfast.connection.topology import FIND_SECONDS, Cluster, Finding, Sentinels, Topology
 from holdfast.engine.call import Call
 from holdfast.errors import InvalidArgument, ServerRefused, ServerUnavailable
+from holdfast.escaping import logger
 from holdfast.job import Duration
 from holdfast.server.embedded import PATIENCE as START_SECONDS
 from holdfast.server.embedded import Embedded
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 PATIENCE_SECONDS = 15.0
 

@@ -5,7 +5,6 @@ It also remembers which servers are away, so that their loss and return are logg
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import ssl
@@ -27,11 +26,12 @@ from holdfast.connection.protocol import (
 from holdfast.engine import library
 from holdfast.engine.call import Call
 from holdfast.errors import HoldfastError, QueueFull, ServerRefused, ServerUnavailable
+from holdfast.escaping import logger
 
 if TYPE_CHECKING:
     from holdfast.connection.topology import Topology
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 PASSING: Final = RETRIABLE | {"READONLY", "NOREPLICAS", "MISCONF"}
 """Errors that may pass without a change of URL or permissions: a worker waits for that."""

@@ -6,7 +6,6 @@ Also the blocking connection on which it does so.
 from __future__ import annotations
 
 import inspect
-import logging
 import socket
 import ssl
 import sys
@@ -29,12 +28,13 @@ from holdfast.connection.conversation import (
     warn_once,
 )
 from holdfast.engine.call import Call
+from holdfast.escaping import logger
 
 __all__ = ["PATIENCE_SECONDS", "Link", "Sent", "Server"]
 
 T = TypeVar("T")
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 CHUNK_BYTES: Final = 65536
 

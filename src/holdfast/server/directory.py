@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import re
 import secrets
@@ -25,10 +24,11 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import InvalidArgument, UnsupportedServer
+from holdfast.escaping import logger
 from holdfast.server import keeper
 from holdfast.server.health import NEEDS, Health
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 MARKER: Final = "holdfast-server.json"
 PROJECT: Final = ".holdfast"

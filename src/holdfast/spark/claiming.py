@@ -10,7 +10,6 @@ is made: see `ahead.py`.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
@@ -18,11 +17,12 @@ import time
 from typing import Final
 
 from holdfast.errors import Fenced, HoldfastError, LeaseLost, WrongState
+from holdfast.escaping import logger
 from holdfast.job import Claim
 from holdfast.spark.ahead import AHEAD_SECONDS, Ahead
 from holdfast.spark.options import SourceOptions
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 BEFORE_ALL: Final = -1
 """The offset of a new stream, which starts wherever its reader stands."""

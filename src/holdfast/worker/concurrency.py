@@ -9,7 +9,6 @@ but always at least half of all, whatever other programs do.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
@@ -24,10 +23,11 @@ import psutil
 
 from holdfast import arguments
 from holdfast.errors import InvalidArgument
+from holdfast.escaping import logger
 from holdfast.worker.executors import trees
 from holdfast.worker.handlers import ExecutorKind
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 TICK_SECONDS: Final = 1.0
 ROOMY: Final = 0.8

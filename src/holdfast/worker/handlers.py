@@ -6,7 +6,6 @@ Code never comes from the queue: a job names its handler, and only registered ha
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +18,7 @@ from holdfast.client.handlers import Declared
 from holdfast.codec import utf8_name
 from holdfast.engine.library import MAX_JOBS
 from holdfast.errors import InvalidArgument
+from holdfast.escaping import logger
 from holdfast.failures import DEFAULT_HANDLING, Handling
 from holdfast.job import Duration, Lease
 
@@ -222,7 +222,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 # number of names is bounded too.
 
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 LOG_EVERY_SECONDS: Final = 60.0
 """How often a name is logged."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.engine import calls
 from holdfast.engine.library import MAX_JOBS
 from holdfast.errors import HoldfastError, QueueFull, ServerUnavailable
+from holdfast.escaping import logger
 from holdfast.job import Extended
 from holdfast.worker import outcomes
 from holdfast.worker.handlers import NO_HANDLER, unknown_after
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from holdfast.worker.loop import ControlLoop
     from holdfast.worker.slots import Asking, Executor, Share, Shared
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 MOST_KNOWN: Final = 10_000
 """Job ids for which a worker counts how often the handler was missing."""

@@ -13,7 +13,6 @@ blocks keeps its lease. Each queue has its own loop, so a lost server stops only
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast import arguments
 from holdfast.connection.retries import is_away, note_away, note_back
 from holdfast.errors import HoldfastError, JobCancelled
+from holdfast.escaping import logger
 from holdfast.job import Extended, NewJob
 from holdfast.worker import outcomes
 from holdfast.worker.job import RunningJob
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.worker.leases import LeaseCall
     from holdfast.worker.slots import Shared
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 MOST_SETTLED: Final = 500
 """The most finished jobs that one round collects."""

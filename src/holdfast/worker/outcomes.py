@@ -6,7 +6,6 @@ let a handler choose something else.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 import traceback
@@ -23,7 +22,7 @@ from holdfast.engine.call import Call, Failed, Settle, handlings_word
 from holdfast.engine.library import MAX_JOBS
 from holdfast.engine.walks import payload_size
 from holdfast.errors import HoldfastError, InvalidArgument, WrongState
-from holdfast.escaping import visible
+from holdfast.escaping import logger, visible
 from holdfast.failures import DEFAULT_HANDLING, Handling, retry_ms
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=BaseException)
 
-log = logging.getLogger("holdfast")
-job_log = logging.getLogger("holdfast.worker")
+log = logger(__name__)
+job_log = logger("holdfast.jobs")
 """Logs one line at INFO for each completed job. Raise its level to switch that off."""
 
 Way = Literal["complete", "retry", "fail", "release", "lapse"]

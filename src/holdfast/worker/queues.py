@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -23,6 +22,7 @@ from holdfast.codec import MAX_ERROR_BYTES
 from holdfast.connection.retries import is_passing
 from holdfast.connection.server import Server
 from holdfast.errors import HoldfastError, InvalidArgument, ServerUnavailable
+from holdfast.escaping import logger
 from holdfast.worker.job import Origin
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     AnyQueue = Queue | AsyncQueue
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 CHECK_SECONDS: Final = 0.5
 """The start of a worker does not wait longer for one server: others may answer."""

@@ -7,7 +7,6 @@ shutdown, then an immediate one; SIGQUIT shows the running jobs.
 from __future__ import annotations
 
 import faulthandler
-import logging
 import math
 import os
 import select
@@ -26,8 +25,9 @@ from typing import Any, Final, Protocol
 from holdfast.connection import protocol
 from holdfast.connection.server import Link, Server
 from holdfast.errors import HoldfastError
+from holdfast.escaping import logger
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 LISTEN_SECONDS: Final = 5.0
 _LATE_SECONDS: Final = 5.0

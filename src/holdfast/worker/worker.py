@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import os
 import platform
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from holdfast import arguments
 from holdfast.engine import library
 from holdfast.errors import InvalidArgument, WrongState
+from holdfast.escaping import logger
 from holdfast.failures import Handling
 from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
 from holdfast.worker.executors.event_loop import EventLoop
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 
 class Worker:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -25,6 +24,7 @@ from holdfast.engine import calls, request_calls, walks
 from holdfast.engine.call import Call
 from holdfast.engine.request_calls import Found, PartsSent
 from holdfast.errors import HoldfastError, RequestNotFound, WrongState
+from holdfast.escaping import logger
 from holdfast.job import Duration, Instant, JobOptions, NewJob, Receipt
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.client.sync.queue import Queue
 
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 
 class Request:

@@ -6,7 +6,6 @@ it dies another goes on with the same parts, even if files have come meanwhile.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast import Request
+from holdfast.escaping import logger
 from holdfast.spark.pipeline import foreign
 from holdfast.spark.pipeline.applying import GivenBack, finish_tried, tried
 from holdfast.spark.pipeline.attempts import as_output, read_parts, stored
@@ -50,7 +50,7 @@ from holdfast.spark.pipeline.transforms import UnknownTransform
 from holdfast.spark.pipeline.trouble import reason
 from holdfast.worker import Fail
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 CHUNK = 500
 """Parts that are found, written down and added at a time."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 from holdfast import Queue, Request
 from holdfast.client.status import RequestStatus
 from holdfast.errors import HoldfastError, InvalidArgument, LeaseLost, WrongState
-from holdfast.escaping import visible
+from holdfast.escaping import logger, visible
 from holdfast.spark.pipeline import foreign, stages
 from holdfast.spark.pipeline.applying import GivenBack
 from holdfast.spark.pipeline.attempts import group_of, run_finish, run_part, try_transform
@@ -57,7 +56,7 @@ from holdfast.spark.pipeline.trouble import (
 from holdfast.worker import Fail, Release, Retry, RunningJob, Worker
 from holdfast.worker.outcomes import RaisedElsewhere
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 LOOK_SECONDS: Final = 0.2
 """How often running jobs are looked at: whether they were cancelled, and how far they are."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -13,11 +12,12 @@ from types import FrameType
 from typing import Any
 
 from holdfast.arguments import type_name
+from holdfast.escaping import logger
 from holdfast.worker.job import Run, RunningJob, run_async, time_allowed
 from holdfast.worker.outcomes import GIVEN_BACK, Stop, ended, is_a
 from holdfast.worker.slots import Executor
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 
 class EventLoop(Executor):

@@ -17,7 +17,6 @@ the mark.
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import signal
@@ -32,10 +31,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from holdfast.escaping import logger
 from holdfast.worker.executors import trees
 from holdfast.worker.executors.messages import Tickets
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 TIDY_SECONDS: Final = 1.0
 """How often it reaps dead children, ends orphans and checks for the worker."""

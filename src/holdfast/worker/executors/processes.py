@@ -10,7 +10,6 @@ longer run are taken back.
 
 from __future__ import annotations
 
-import logging
 import math
 import socket
 import threading
@@ -24,6 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from holdfast.errors import HoldfastError, JobCancelled, ServerUnavailable
+from holdfast.escaping import logger
 from holdfast.worker.executors import messages, trees
 from holdfast.worker.executors.child import Channel, live
 from holdfast.worker.executors.fork_server import ForkServer
@@ -35,7 +35,7 @@ from holdfast.worker.outcomes import RaisedElsewhere, Stop, ended, lapsed, relea
 from holdfast.worker.slots import Pace
 from holdfast.worker.wakeup import Waiter
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 NO_CHILD_SECONDS: Final = 1.0
 """How long a job is released for when no process can be started."""

@@ -7,7 +7,6 @@ When runs take long, all threads are awake within a millisecond.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -15,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 from types import FrameType
 
+from holdfast.escaping import logger
 from holdfast.worker.job import Run, run
 from holdfast.worker.slots import Executor
 
-log = logging.getLogger("holdfast")
+log = logger(__name__)
 
 
 class ThreadPool(Executor):
