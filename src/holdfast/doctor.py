@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
@@ -16,9 +17,18 @@ import hiredis
 
 from holdfast import libraries
 from holdfast.connection.address import Address
-from holdfast.connection.protocol import INFO, PING, Packer, describe, pack, untrusted
+from holdfast.connection.protocol import (
+    INFO,
+    PING,
+    Packer,
+    describe,
+    pack,
+    untrusted,
+    word_of,
+)
 from holdfast.connection.server import Link, Server
 from holdfast.engine import calls, library
+from holdfast.engine.keys import queue_keys
 from holdfast.errors import HoldfastError, ServerRefused, ServerUnavailable, UnsupportedServer
 from holdfast.server.directory import default_owner
 from holdfast.server.embedded import default_directory
@@ -79,30 +89,25 @@ def examine(url: str | None = None, *, queue: str | None = None) -> Diagnosis:
             node = server.where(packer.slot) if address.kind else None
             address = address.at(node) if node else address
             with closing(server.connect_to(node)) as link:
-                health, tier, found = _look(server, link, packer, named=queue is not None)
+                health, tier, found = _look(server, link, queue or QUEUE, named=queue is not None)
         except (OSError, HoldfastError) as error:
             return Diagnosis(shown, None, "unknown", [_no_entry(address, error)])
     return Diagnosis(shown, health.name if health else None, tier, by_weight(found))
 
 
 def _look(
-    server: Server, link: Link, packer: Packer, *, named: bool
+    server: Server, link: Link, queue: str, *, named: bool
 ) -> tuple[Health | None, Tier, list[Finding]]:
     found: list[Finding] = []
     denied = None
     try:
-        denied = server.run(packer, calls.rights())
+        denied = server.run(Packer(queue), calls.rights())
     except ServerRefused as error:
         found.append(_no_calls(error, named=named))
     if server.runs_scripts:
-        found.append(
-            Finding(
-                "warning",
-                "the library cannot be loaded or called, so it runs as a script: about ten times "
-                "the work for the server",
-                "run `holdfast load` as a user who may, and allow FCALL and FCALL_RO",
-            )
-        )
+        found.append(_AS_A_SCRIPT)
+    elif denied is not None:
+        found += _no_changes(link, queue)
     there = libraries.names_at(link) or []
     if older := [name for name in there if name != library.library_name()]:
         found.append(
@@ -132,6 +137,29 @@ def _look(
         case "sentinel":
             found.append(Finding("ok", f"the Sentinels say that the primary is {link.address}"))
     return health, tier, found
+
+
+_AS_A_SCRIPT: Final = Finding(
+    "warning",
+    "the library cannot be loaded or called, so it runs as a script: about ten times the work for "
+    "the server",
+    "run `holdfast load` as a user who may, and allow FCALL and FCALL_RO",
+)
+
+
+def _no_changes(link: Link, queue: str) -> Iterator[Finding]:
+    """Yield a finding if this user may not run FCALL: calls that only read use FCALL_RO."""
+    name, keys = calls.rights().function.called.encode(), queue_keys(queue)
+    if word_of(link.ask(pack(b"FCALL", name, b"%d" % len(keys), *keys, b""))) != "NOPERM":
+        return
+    if word_of(link.ask(pack(b"EVALSHA", b"0" * 40, b"0"))) == "NOSCRIPT":
+        yield _AS_A_SCRIPT
+    else:
+        yield Finding(
+            "error",
+            "this user may not run FCALL, which every change of a queue needs",
+            "allow FCALL: `holdfast acl` prints the whole rule",
+        )
 
 
 def _look_at_others(

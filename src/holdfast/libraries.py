@@ -7,21 +7,23 @@ applications may not, somebody who may does it here, once for each release.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import hiredis
 
 from holdfast import arguments
 from holdfast.client.sync.queue import Queue
-from holdfast.connection.address import Node
-from holdfast.connection.protocol import pack, refusal
+from holdfast.connection.address import Address, Node
+from holdfast.connection.protocol import INFO, pack, refusal
 from holdfast.connection.server import Link, Server
 from holdfast.engine import library
 from holdfast.engine.keys import queue_keys
 from holdfast.errors import InvalidArgument, WrongState
+from holdfast.server.health import read_health
 
 _LIST: Final = pack(b"FUNCTION", b"LIST", b"LIBRARYNAME", b"holdfast_*")
+_SHARDS: Final = pack(b"CLUSTER", b"SHARDS")
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,45 @@ def load(url: str | None = None, *, prune: bool = False) -> list[Loaded]:
     worker that is alive uses one of them.
     """
     with closing(Server(url)) as server:
-        nodes = list(server.primaries())
+        nodes = _primaries(server)
         done = [_load(server, node) for node in nodes]
         if prune and any(one.others for one in done):
-            _refuse_used(server, {name for one in done for name in one.others})
+            names = {name for one in done for name in one.others}
+            for database in _databases(server, nodes):
+                _refuse_used(replace(server.address, db=database), names)
             done = [_prune(server, *pair) for pair in zip(nodes, done, strict=True)]
         return done
+
+
+def _primaries(server: Server) -> list[Node | None]:
+    """Return all primaries, also those of a cluster that have no slots yet."""
+    found = list(server.primaries())
+    if server.address.kind != "cluster" or found[0] is None:
+        return found
+    with closing(server.connect_to(found[0])) as link:
+        shards = link.ask(_SHARDS)
+    if isinstance(shards, hiredis.ReplyError):  # This user may not ask.
+        return found
+    for shard in shards:
+        for node in map(_fields, _fields(shard)[b"nodes"]):
+            if node[b"role"] == b"master" and node[b"health"] == b"online":
+                port = node.get(b"tls-port") if server.address.tls else None
+                host = server.address.reach or (node[b"endpoint"] or b"").decode() or found[0][0]
+                found.append((host, port or node[b"port"]))
+    return list(dict.fromkeys(found))
+
+
+def _databases(server: Server, nodes: list[Node | None]) -> list[int]:
+    """Return the numbers of the databases that have keys: they share the libraries."""
+    found = {server.address.db}
+    for node in nodes:
+        with closing(server.connect_to(node)) as link:
+            info = link.ask(INFO)
+        if isinstance(info, hiredis.ReplyError):
+            raise refusal(info)
+        names = read_health(info).fields
+        found |= {int(name[2:]) for name in names if name[:2] == "db" and name[2:].isdigit()}
+    return sorted(found)
 
 
 def names_at(link: Link) -> list[str] | None:
@@ -60,8 +95,12 @@ def names_at(link: Link) -> list[str] | None:
 
 
 def _name(entry: list[Any]) -> str:
-    fields = dict(zip(entry[::2], entry[1::2], strict=True))
-    return str(fields[b"library_name"].decode())
+    return str(_fields(entry)[b"library_name"].decode())
+
+
+def _fields(reply: list[Any]) -> dict[bytes, Any]:
+    """Return a reply of names and values as a dict."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def _load(server: Server, node: Node | None) -> Loaded:
@@ -85,16 +124,18 @@ def _prune(server: Server, node: Node | None, done: Loaded) -> Loaded:
     return Loaded(done.server, done.new, [], done.others)
 
 
-def _refuse_used(server: Server, names: set[str]) -> None:
-    """Refuse to remove a library that a worker uses."""
-    for queue in server.queues():
-        for worker in Queue(queue, server).workers():
-            used = worker.about.get("library")
-            if worker.alive and used in names:
-                raise WrongState(
-                    f"{used} is in use: worker {worker.holder} of queue {queue} runs it. Nothing "
-                    "was removed: stop the workers of other releases first"
-                )
+def _refuse_used(address: Address, names: set[str]) -> None:
+    """Refuse to remove a library that a worker in this database uses."""
+    with closing(Server(address)) as server:
+        for queue in server.queues():
+            for worker in Queue(queue, server).workers():
+                used = worker.about.get("library")
+                if worker.alive and used in names:
+                    place = f" in database {address.db}" if address.db else ""
+                    raise WrongState(
+                        f"{used} is in use: worker {worker.holder} of queue {queue}{place} runs "
+                        "it. Nothing was removed: stop the workers of other releases first"
+                    )
 
 
 # ------------------------------------------------------------------------------------- ACL

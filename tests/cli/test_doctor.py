@@ -269,6 +269,8 @@ def test_a_user_of_one_queue_names_it(hf: Commands, durable: TestServer) -> None
         ("-blpop", "warning", "this user may not run BLPOP: a client that waits for work polls"),
         ("-subscribe", "warning", "this user may not run SUBSCRIBE: `events`"),
         ("resetchannels", "warning", "this user may not run PUBLISH: the calls of this user"),
+        ("-fcall", "warning", "so it runs as a script: about ten times the work"),
+        ("-@scripting +fcall_ro", "error", "this user may not run FCALL, which every change"),
         ("-fcall_ro", "warning", "so it runs as a script: about ten times the work"),
         ("-@scripting", "error", "this user may not call functions on the keys of a queue named"),
         ("-config", "warning", "this user may not ask for appendfsync"),
@@ -277,7 +279,7 @@ def test_a_user_of_one_queue_names_it(hf: Commands, durable: TestServer) -> None
 def test_what_a_user_may_not_do_is_named(
     hf: Commands, durable: TestServer, rule: str, level: str, says: str
 ) -> None:
-    user = ["limited", "reset", "on", ">secret", "~*", "&*", "+@all", rule]
+    user = ["limited", "reset", "on", ">secret", "~*", "&*", "+@all", *rule.split()]
     Doctor(hf, durable.url, code=0)  # The library is there.
     with durable.client() as client:
         command_on(client, "ACL", "SETUSER", *user)

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from cli.support import Commands
-from cluster.nodes import Nodes, closing, url_of
+from cluster.nodes import Node, Nodes, closing, url_of
 from engine_support import own_server
 from holdfast import Queue, Worker, WrongState, libraries
 from holdfast.engine import library
@@ -95,6 +95,30 @@ def test_every_primary_of_a_cluster_is_loaded(hf: Commands, tmp_path: Path) -> N
     cluster = Nodes(tmp_path, replicas=0)
     with closing(cluster):
         assert hf.ran("load", "--url", url_of(cluster.nodes)).stdout.count(f"{OURS} loaded") == 3
+
+
+def test_a_primary_that_has_no_slots_yet_is_loaded_too(hf: Commands, tmp_path: Path) -> None:
+    cluster = Nodes(tmp_path, replicas=0)
+    with closing(cluster):
+        cluster.nodes.append(Node(tmp_path / "joins"))
+        first, joins = cluster.nodes[0], cluster.nodes[-1]
+        joins.ask("CLUSTER", "MEET", "127.0.0.1", first.port, first.bus)
+        wait_until(lambda: len(first.ask("CLUSTER", "SHARDS")) == 4, "it to join")
+        done = hf.ran("load", "--url", url_of([first])).stdout
+        assert done.count(f"{OURS} loaded") == 4
+        assert str(joins.port) in done
+
+
+def test_a_library_that_a_worker_in_another_database_uses_is_not_removed(
+    fresh: TestServer,
+) -> None:
+    elsewhere = f"{fresh.url}?db=3"
+    with fresh.client() as client, Queue("q", elsewhere) as queue:
+        command_on(client, "FUNCTION", "LOAD", ANOTHER)
+        queue.register(library=OLD)
+        with pytest.raises(WrongState, match="of queue q in database 3 runs it"):
+            libraries.load(fresh.url, prune=True)
+        assert there(client) == [OLD, OURS]
 
 
 def test_who_may_not_load_is_told_so(hf: Commands, fresh: TestServer) -> None:
