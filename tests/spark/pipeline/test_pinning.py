@@ -260,6 +260,29 @@ def test_what_is_imported_in_a_body_changes_the_fingerprint(
     assert fingerprint(changed(modules, "deeper", "x + 1", "x + 2"), find) != before
 
 
+ASKING = """
+from spark.pipeline.support import numbers
+from holdfast.spark.pipeline.sources import fingerprint
+print(fingerprint(numbers))
+"""
+
+
+def test_what_an_import_hook_has_rewritten_has_the_fingerprint_of_its_file() -> None:
+    """Pytest rewrites the assertions of the tests' helpers; another process does not."""
+    loader = getattr(sys.modules[numbers.__module__].__spec__, "loader", None)
+    assert not hasattr(loader, "get_source")
+    tests = str(Path(__file__).parents[2])
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", ASKING],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, tests])},
+        cwd=tests,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert sources.fingerprint(numbers) == elsewhere.stdout.strip()
+
+
 @pytest.mark.parametrize("find", [sources.fingerprint, in_a_plan])
 @pytest.mark.parametrize("kind", IMPORTING)
 def test_what_is_not_used_of_an_imported_module_does_not(

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
+from importlib.util import decode_source
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final
@@ -280,7 +281,10 @@ def _content(name: str, spec: ModuleSpec | None) -> tuple[str | None, CodeType |
     if loader is None:
         return "", None, ""  # A directory without __init__.py.
     try:
-        text = loader.get_source(name)
+        if hasattr(loader, "get_source"):
+            text = loader.get_source(name)
+        else:  # An import hook, such as pytest's, which rewrites what it reads.
+            text = decode_source(Path(spec.origin or "").read_bytes())
         code = loader.get_code(name) if text is None else None
         if text is None and code is None:
             return None, None, hashlib.sha256(loader.get_data(spec.origin)).hexdigest()
