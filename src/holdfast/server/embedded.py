@@ -8,7 +8,6 @@ it does not, leave. `keeper.py` describes the life of the server, and the locks 
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib.util
 import os
 import platform
@@ -32,6 +31,9 @@ from holdfast.errors import (
 from holdfast.server import directory as places
 from holdfast.server import keeper
 from holdfast.server.directory import default_directory
+
+with suppress(ModuleNotFoundError):
+    import fcntl  # Windows has none, and no embedded server.
 
 __all__ = ["Embedded", "default_directory", "find_binary", "maxmemory"]
 
@@ -75,6 +77,11 @@ class Embedded:
         self._log_begins = 0
         self._logged = 0
         self._loads = False
+        if not hasattr(os, "fork"):
+            raise UnsupportedServer(
+                "the embedded server needs Linux or macOS: use a server of your own with url= or "
+                "HOLDFAST_URL"
+            )
         self.directory = places.real_path(directory or default_directory())
         self.socket = self.directory / "server.sock"
         """Where the server listens; `ensure` replaces a path that is too long by a short name."""
