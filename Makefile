@@ -8,7 +8,7 @@ KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gri
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test spark equality kinds check lint types lua layers generate generated bench bench-pipeline bench-requests bench-spark bench-peers \
-        bench-growth bench-guard model faults spark-crash jitter massacre chaos cluster-faults mutants docs lock clean
+        bench-growth bench-guard model faults spark-crash jitter massacre chaos cluster-faults mutants docs lock release clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -120,6 +120,9 @@ lock: $(READY)         ## pin the dependencies anew
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --generate-hashes \
 	  --no-emit-index-url --no-header --no-annotate --output-file requirements.lock
+
+release: $(READY)      ## build wheels and sdist in build/release, and check them; nothing is published
+	@$(BIN)/python -m tools.release $(ARGS)
 
 clean:                 ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

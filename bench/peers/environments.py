@@ -58,7 +58,7 @@ def _install(command: list[str], peer: str, where: Path) -> None:
 def version_of(peer: str, *, node: bool = False) -> str:
     """Return the version that is pinned; of the project, the one that is installed."""
     if not peer:
-        return metadata.version("holdfast")
+        return metadata.version("holdfast-queue")
     if node:
         pins: dict[str, str] = json.loads((HERE / "package.json").read_text())["dependencies"]
         return pins[peer]

@@ -1,8 +1,11 @@
 """Holdfast: a work queue that does not lose work, on Redis or Valkey."""
 
+__distribution__ = "holdfast-queue"  # `distribution.py` reads it before the imports below are done.
+
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from holdfast import distribution
 from holdfast.client.schedules import Schedule
 from holdfast.client.status import GroupStatus, Part, RequestStatus
 from holdfast.client.sync.batches import Reader, Write
@@ -58,6 +61,8 @@ from holdfast.job import (
 )
 
 if TYPE_CHECKING:
+    __version__: str
+
     from holdfast.client.aio.batches import AsyncReader, AsyncWrite
     from holdfast.client.aio.handlers import AsyncQueueHandler, AsyncTypedReceipt
     from holdfast.client.aio.queue import AsyncQueue
@@ -174,6 +179,9 @@ _LATER = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        found = globals()[name] = distribution.version()
+        return found
     if name not in _LATER:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_LATER[name]), name)
@@ -181,4 +189,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

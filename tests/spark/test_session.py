@@ -132,8 +132,9 @@ def test_a_java_without_the_module_is_called_without_the_flag(
 
 def test_no_java_at_all_is_said(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_of_pip", list)
-    with pytest.raises(HoldfastError, match="needs Java 17 or newer"):
+    with pytest.raises(HoldfastError, match="needs Java 17 or newer") as raised:
         java.java_home()
+    assert "`pip install 'holdfast-queue[java]'`" in str(raised.value)
 
 
 @pytest.mark.parametrize(

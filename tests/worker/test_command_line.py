@@ -271,7 +271,7 @@ def test_help_is_there(place: Path, test_server: TestServer, args: list[str]) ->
 
 def test_the_version_is_told(place: Path, test_server: TestServer) -> None:
     code, out, _ = ran(place, test_server, "--version")
-    assert (code, metadata.version("holdfast") in out) == (0, True)
+    assert (code, metadata.version("holdfast-queue") in out) == (0, True)
 
 
 def test_until_empty_waits_for_a_server_that_is_not_there_yet(place: Path) -> None:

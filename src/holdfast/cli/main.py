@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import click
 
+from holdfast import distribution
 from holdfast.errors import HoldfastError, InvalidArgument, ServerRefused, ServerUnavailable
 from holdfast.escaping import visible
 
@@ -161,7 +162,7 @@ Examples:
   holdfast watch emails
   holdfast doctor""",
 )
-@click.version_option(package_name="holdfast", prog_name="holdfast")
+@click.version_option(package_name=distribution.NAME, prog_name="holdfast")
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Add, run and manage jobs in Holdfast queues on Redis or Valkey.

@@ -207,7 +207,8 @@ def _renew_all() -> None:
         session.renew()
 
 
-os.register_at_fork(after_in_child=_renew_all)
+if hasattr(os, "register_at_fork"):  # Windows has none.
+    os.register_at_fork(after_in_child=_renew_all)
 
 
 class Tried(NamedTuple):

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import hiredis
 
+from holdfast import distribution
 from holdfast.connection.address import Address
 from holdfast.engine import library
 from holdfast.engine.call import Call
@@ -186,12 +187,7 @@ class Introduction:
 
 @cache
 def _version() -> bytes:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # It is slow.
-
-    try:
-        return version("holdfast").encode()
-    except PackageNotFoundError:
-        return b"unknown"
+    return distribution.version().encode()
 
 
 INFO: Final = pack(b"INFO")  # All sections: old servers do not accept a list of sections.

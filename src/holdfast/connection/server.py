@@ -410,9 +410,10 @@ def _open_socket(address: Address, path: str, seconds: float) -> socket.socket:
     tls = address.tls_context() if address.tls else None
     until = time.monotonic() + seconds
     trouble: OSError | None = None
-    unix = (socket.AF_UNIX, socket.SOCK_STREAM, 0, "", path)
     for family, kind, proto, _, place in (
-        [unix] if path else _resolve(address.host, address.port, seconds)
+        [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", path)]
+        if path
+        else _resolve(address.host, address.port, seconds)
     ):
         left = until - time.monotonic()
         if left <= 0:

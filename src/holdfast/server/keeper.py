@@ -17,11 +17,13 @@ directory always show which processes there are:
 # ruff: noqa: PTH104, PTH106, PTH108, PTH115, PTH123
 
 import contextlib
-import fcntl
 import os
 import signal
 import sys
 import time
+
+with contextlib.suppress(ModuleNotFoundError):
+    import fcntl  # On Windows this program never runs, but it is imported.
 
 HOME = 3  # The number under which the directory is open when this program begins.
 POLL = 0.25

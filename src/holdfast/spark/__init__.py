@@ -1,4 +1,4 @@
-"""Spark: queues as tables and streams, and the pipeline (the extra `holdfast[spark]`)."""
+"""Spark: queues as tables and streams, and the pipeline (the extra `[spark]`)."""
 
 from holdfast.errors import missing_extra
 

@@ -18,7 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from holdfast.errors import HoldfastError, install_command
+from holdfast.distribution import install_command
+from holdfast.errors import HoldfastError
 
 OLDEST: Final = 17
 VECTOR: Final = "--add-modules=jdk.incubator.vector"
@@ -46,7 +47,7 @@ def java_home() -> Path:
             return _home_without_vector(java)
     raise HoldfastError(
         f"Spark needs Java {OLDEST} or newer, and none was found: install one with "
-        f"{install_command('spark')}, or set JAVA_HOME to yours"
+        f"`{install_command('java')}`, or set JAVA_HOME to yours"
     )
 
 

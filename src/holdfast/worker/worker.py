@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from holdfast import arguments
 from holdfast.engine import library
-from holdfast.errors import InvalidArgument, WrongState
+from holdfast.errors import HoldfastError, InvalidArgument, WrongState
 from holdfast.escaping import logger
 from holdfast.failures import Handling
 from holdfast.worker.concurrency import Auto, Tuner, bounds_of, processors
@@ -79,6 +79,11 @@ class Worker:
         recycle_after: int | None = None,
         max_megabytes: int | None = None,
     ) -> None:
+        if not hasattr(os, "fork"):
+            raise HoldfastError(
+                "a worker needs Linux or macOS: here, add jobs and read results, or lease jobs "
+                "with Queue.lease()"
+            )
         if executor not in ("thread", "process", "async"):
             raise InvalidArgument(
                 f"executor must be 'thread', 'process' or 'async', not {arguments.shown(executor)}"

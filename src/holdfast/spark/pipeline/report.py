@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidArgument, WrongState, install_command
+from holdfast.distribution import install_command
+from holdfast.errors import InvalidArgument, WrongState
 
 if TYPE_CHECKING:
     from holdfast.spark.pipeline.handle import Handle

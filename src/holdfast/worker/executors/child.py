@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import math
 import os
-import resource
 import signal
 import socket
 import sys
@@ -31,6 +29,10 @@ from holdfast.worker.handlers import Handler, Handlers, Hooks
 from holdfast.worker.job import Batch, Run, RunContext, RunningJob, run
 from holdfast.worker.outcomes import GIVEN_BACK, Fail, Release, Retry, trace_of
 from holdfast.worker.wakeup import show_stacks
+
+with suppress(ModuleNotFoundError):  # Windows has neither, and no workers.
+    import fcntl
+    import resource
 
 _FAR_DESCRIPTOR: Final = 900
 """The connection gets a descriptor from here on: jobs that close low descriptors miss it."""

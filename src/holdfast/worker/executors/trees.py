@@ -14,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import resource
 import signal
 import sys
 import time
@@ -24,6 +23,9 @@ from pathlib import Path
 from typing import Final, NamedTuple, NewType
 
 import psutil
+
+with suppress(ModuleNotFoundError):
+    import resource  # Windows has none, and no workers.
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
