@@ -1,9 +1,11 @@
-"""A short bench for every change: ratios to the floor in the same run, and never a failure.
+"""A short bench for every change: ratios to the floor in the same run, and counts of instructions.
 
     make bench-guard
 
-The machine of a CI run is noisy, so a ratio below its target is told, not judged: a reader who sees
-the same row low in several runs has something to look for.
+It reports and never fails. The machine of a CI run is noisy, so a low ratio means something only if
+it is low in several runs. A count of instructions is exact, but the record may be of another
+machine: a line says which count grew by more than 3 %, and `make bench-instructions ARGS=--strict`
+fails where one did.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 import sys
 import traceback
 
+from bench import instructions
 from bench.measure import bench_server, steady_cores
 from bench.queue import Bench, Row, show
 
@@ -34,6 +37,8 @@ def main() -> int:
     try:
         with bench_server() as server, steady_cores():
             show(rows(Bench(server, ROUNDS, SCALE)), server)
+        lines, _ = instructions.guard()
+        print("", *lines, sep="\n")
     except Exception:  # noqa: BLE001  # It reports; it does not decide.
         print("the guard could not measure:", file=sys.stderr)
         traceback.print_exc()
