@@ -15,7 +15,7 @@ import sys
 import traceback
 
 from bench import instructions
-from bench.measure import bench_server, steady_cores
+from bench.measure import Load, bench_server, steady_cores
 from bench.queue import Bench, Row, show
 
 ROUNDS, SCALE = 3, 0.2
@@ -23,10 +23,10 @@ ROUNDS, SCALE = 3, 0.2
 
 def rows(bench: Bench) -> list[Row]:
     return [
-        bench.add_one_by_one(0.7, bench.floor.add, "floor, our client path"),
+        bench.add_one_by_one(0.8, bench.floor.add, "SET + LPUSH, our client"),
         bench.add_in_bulk(),
-        bench.drain(100, 50_000, 0.45),
-        bench.drain(1, 5_000, 0.8),
+        bench.drain(100, 50_000),
+        bench.drain_beside_the_lean(5_000),
         bench.bytes_per_job(),
         bench.server_time(),
     ]
@@ -35,8 +35,9 @@ def rows(bench: Bench) -> list[Row]:
 def main() -> int:
     logging.disable(logging.WARNING)
     try:
+        load = Load()
         with bench_server() as server, steady_cores():
-            show(rows(Bench(server, ROUNDS, SCALE)), server)
+            show(rows(Bench(server, ROUNDS, SCALE)), server, load)
         lines, _ = instructions.guard()
         print("", *lines, sep="\n")
     except Exception:  # noqa: BLE001  # It reports; it does not decide.

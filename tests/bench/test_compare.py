@@ -132,6 +132,7 @@ def test_names_are_told_apart_and_chosen_by_their_words() -> None:
     assert len({one.name for one in EVERYBODY}) == len(EVERYBODY)
     assert [one.name for one in chosen("bullmq, huey")] == [
         "BullMQ (Node)",
+        "BullMQ (Node), one at a time",
         "Huey",
         "BullMQ (Python)",
     ]
