@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import redis
 
+from bench.record import ADD, YARDSTICK
 from holdfast import Leases, Queue
 
 PAYLOAD = bytes(100)
@@ -32,9 +33,6 @@ ONE_BY_ONE = 128
 BATCHES = 16
 OWNERS = 100
 """Requests whose parts are leased by turns."""
-
-YARDSTICK = "redis-py: SET + LPUSH"
-"""Calls that are not ours: if their count changes, the server or the Python is another one."""
 
 Mark = Callable[[], object]
 
@@ -69,7 +67,7 @@ class Counted:
         self._count(YARDSTICK, ONE_BY_ONE, self._set_and_push)
         queue = self._queue("plain")
         queue.add_many([PAYLOAD] * WAITING)
-        self._count("add", ONE_BY_ONE, lambda: queue.add(PAYLOAD))
+        self._count(ADD, ONE_BY_ONE, lambda: queue.add(PAYLOAD))
         taken: list[Leases] = []
         self._count("lease", ONE_BY_ONE, lambda: taken.append(queue.lease_many(1, LEASE)))
         self._count("complete", ONE_BY_ONE, lambda: queue.complete(taken.pop()[0]))

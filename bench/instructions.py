@@ -21,19 +21,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench.counted import YARDSTICK, Counted
+from bench.counted import Counted
 from bench.measure import bench_server
 from bench.page import MISSING, table
+from bench.record import RECORD, Both, Counts, growth, load, save, verdict
 
-RECORD = Path(__file__).parent / "instructions.json"
 ROOT = Path(__file__).parent.parent
-MOST_GROWTH = 0.03
-SAME = 0.02
-"""How far the counts of the yardstick may lie apart between two builds of the same thing."""
 QUIET = (
     *("--hz", "1", "--dynamic-hz", "no", "--activerehashing", "no"),
     *("--slowlog-log-slower-than", "-1", "--latency-tracking", "no"),
@@ -44,26 +40,6 @@ NO_VALGRIND = "instructions were not counted: there is no valgrind (Debian: apt 
 
 class NotCounted(Exception):
     """Callgrind did not count; the message says why."""
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Instructions per job of one side."""
-
-    of: str
-    """Of which program and version."""
-    counts: dict[str, int]
-
-    def compares(self, recorded: Counts | None) -> bool:
-        """Whether the record is of the same build of the same program."""
-        if recorded is None or recorded.of != self.of:
-            return False
-        ours, theirs = self.counts.get(YARDSTICK), recorded.counts.get(YARDSTICK)
-        return bool(ours and theirs) and abs(growth(ours or 0, theirs or 0)) <= SAME
-
-
-Both = dict[str, Counts]
-"""The counts of `server` and `client`."""
 
 
 # ------------------------------------------------------------------------------ counting
@@ -93,14 +69,13 @@ def dumps(folder: Path) -> list[int]:
 
 def per_job(found: Sequence[int], jobs: dict[str, int]) -> dict[str, int]:
     """Return the counts of rows, each of which is what the second of its two marks dumped."""
-    if len(found) < 2 * len(jobs):
+    if len(found) != 2 * len(jobs):
         raise NotCounted(
-            f"{len(found)} marks were seen, not {2 * len(jobs)}: the program has no symbols"
+            f"{len(found)} marks were seen, not {2 * len(jobs)}: has the program no symbols?"
         )
-    between = found[-2 * len(jobs) :][1::2]
     return {
         what: round(counted / count)
-        for (what, count), counted in zip(jobs.items(), between, strict=True)
+        for (what, count), counted in zip(jobs.items(), found[1::2], strict=True)
     }
 
 
@@ -108,9 +83,10 @@ def count_server() -> Counts:
     with tempfile.TemporaryDirectory(prefix="hf-bench") as name:
         folder = Path(name)
         with bench_server(under=callgrind(folder, "pingCommand"), more=QUIET) as server:
+            before = len(dumps(folder))  # The first PINGs asked whether it is there.
             jobs = Counted(server.url, server.client.ping, still=True).run()
             version = server.version()
-        return Counts(version, per_job(dumps(folder), jobs))
+        return Counts(version, per_job(dumps(folder)[before:], jobs))
 
 
 def count_client() -> Counts:
@@ -138,55 +114,6 @@ def count() -> Both:
 
 
 # ------------------------------------------------------------------------------ comparing
-
-
-def load(path: Path = RECORD) -> Both:
-    """Return what is recorded; nothing where there is no such file."""
-    if not path.exists():
-        return {}
-    stored: dict[str, dict[str, object]] = json.loads(path.read_text())
-    return {side: Counts(**one) for side, one in stored.items()}  # type: ignore[arg-type]  # its own
-
-
-def save(both: Both, path: Path = RECORD) -> None:
-    stored = {side: asdict(one) for side, one in both.items()}
-    path.write_text(json.dumps(stored, indent=2) + "\n")
-
-
-def growth(now: int, before: int) -> float:
-    return now / before - 1
-
-
-def moved(both: Both, recorded: Both) -> Iterator[tuple[str, float]]:
-    """Give the rows that changed by more than MOST_GROWTH, each with a line that says so."""
-    for side, one in both.items():
-        before = recorded.get(side)
-        if before is None or not one.compares(before):
-            continue
-        for what, now in one.counts.items():
-            then = before.counts.get(what)
-            if then and abs(grown := growth(now, then)) > MOST_GROWTH:
-                word = "GREW" if grown > 0 else "fell"
-                line = f"{word} by {abs(grown):.1%}: {side}, {what}: {then:,} → {now:,}"
-                yield f"{line} instructions", grown
-
-
-def verdict(both: Both, recorded: Both) -> tuple[list[str], bool]:
-    """Return what is to be said, a line each, and whether any count grew."""
-    lines, any_grew = [], False
-    for line, grown in moved(both, recorded):
-        lines.append(line)
-        any_grew = any_grew or grown > 0
-    for side, one in both.items():
-        if not one.compares(before := recorded.get(side)):
-            known = before.of if before else "nothing"
-            lines.append(
-                f"not judged: {side}: the record is of {known}, or of another build of it; "
-                f"this is {one.of}"
-            )
-    if any(grown < 0 for _, grown in moved(both, recorded)):
-        lines.append("less is better: keep it with `make bench-instructions ARGS=--record`")
-    return lines or ["no count of instructions moved by more than 3 %"], any_grew
 
 
 def counts_table(both: Both, recorded: Both) -> str:

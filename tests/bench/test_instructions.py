@@ -6,23 +6,18 @@ from pathlib import Path
 import pytest
 
 from bench import guard, instructions
-from bench.counted import YARDSTICK, Counted
+from bench.counted import Counted
 from bench.instructions import (
     NO_VALGRIND,
-    Both,
-    Counts,
     NotCounted,
     counts_table,
     dumps,
     instructions_in,
-    load,
-    moved,
     per_job,
-    save,
-    verdict,
 )
 from bench.measure import bench_server
 from bench.page import MISSING
+from bench.record import YARDSTICK, Both, Counts, load, moved, save, verdict
 
 DUMP = """# callgrind format
 version: 1
@@ -71,8 +66,8 @@ def test_dumps_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 
 
 def test_a_row_is_what_was_counted_between_its_two_marks() -> None:
-    before, between = 999, 777
-    found = [before, between, 1000, between, 50_000]
+    warm = 777
+    found = [warm, 1000, warm, 50_000]
     assert per_job(found, {"add": 10, "lease": 100}) == {"add": 100, "lease": 500}
 
 

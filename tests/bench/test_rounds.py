@@ -9,7 +9,7 @@ import redis
 
 from bench.crew import Trouble, crew, run
 from bench.distance import distance
-from bench.floor import LeanFloor
+from bench.floor import LEAN_KEYS, LeanFloor
 from bench.measure import BenchServer, bench_server
 from bench.peers.contenders import FLOORS, OURS, Contender
 from bench.rounds import LEASE, Rounds
@@ -87,6 +87,7 @@ def test_the_floor_of_the_design_has_leases_that_lapse_and_fences_who_comes_late
     lean.add(b"job")
     assert lean.take(1, 0) == [b"job"]
     [id] = server.client.zrange("{floor}:leased", 0, -1)
+    assert isinstance(id, bytes)
     server.client.zadd("{floor}:leased", {id: 1})
     other = LeanFloor(server.url)
     assert other.take(1, 0) == [b"job"]
@@ -101,10 +102,8 @@ def test_the_floor_of_the_design_answers_a_repeated_call_the_same(
     server: BenchServer, lean: LeanFloor
 ) -> None:
     lean.add_many([b"one", b"two"])
-    ask = server.client.fcall
-    keys = [f"{{floor}}:{name}" for name in ("ready", "leased", "holds", "jobs", "calls", "meta")]
-    turn = ("floor_turn", 7, *keys, "{floor}:wake", "me", "1", "30000", "", "")
-    first = ask(*turn)
-    assert ask(*turn) == first
+    words = (*LEAN_KEYS, b"me", b"1", b"30000", b"", b"")
+    first = server.client.fcall("floor_turn", len(LEAN_KEYS), *words)
+    assert server.client.fcall("floor_turn", len(LEAN_KEYS), *words) == first
     assert first[1] == b"one"
     assert server.client.zcard("{floor}:leased") == 1
