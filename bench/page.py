@@ -109,7 +109,11 @@ def targets_table(verdicts: Sequence[Verdict]) -> str:
             for value, text in ((one.ours, ours), (one.theirs, theirs))
         ]
         rows.append([one.row, sides[0], one.beside or MISSING, sides[1], ratio, one.target, mark])
-    reasons = dict.fromkeys(f"- {one.row}: {one.why}" for one in verdicts if one.why)
+    rows_of: dict[str, dict[str, None]] = {}
+    for one in verdicts:
+        if one.why:
+            rows_of.setdefault(one.why, {})[one.row] = None
+    reasons = [f"- {'; '.join(named)}: {why}" for why, named in rows_of.items()]
     shown = table(["", "Holdfast", "beside", "", "ratio", "target", ""], rows)
     return "\n".join([shown, *([""] if reasons else []), *reasons])
 

@@ -290,6 +290,14 @@ def test_targets_are_marked() -> None:
     assert marks == ["reached", "missed", "not measured"]
 
 
+def test_a_reason_that_several_rows_share_is_told_once() -> None:
+    missed = measured(us=[79], a=[10])
+    rows = [replace(ROW, row=row, why="it is slow") for row in ("one", "one", "two")]
+    text = targets_table([judge(missed, row) for row in rows])
+    assert text.splitlines()[-1] == "- one; two: it is slow"
+    assert text.count("it is slow") == 1
+
+
 def test_growth_is_from_the_smallest_to_the_largest() -> None:
     growth = [
         Growth("waiting jobs", [1_000, 1_000_000], [[10.0], [19.0, 30.0, 18.0]], 2),
