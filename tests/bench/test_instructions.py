@@ -175,7 +175,12 @@ def test_the_guard_says_which_count_grew_and_does_not_fail(
     assert "GREW by 3.1%: server, add" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
+needs_valgrind = pytest.mark.skipif(
+    not shutil.which("valgrind"), reason="valgrind is not installed"
+)
+
+
+@needs_valgrind
 def test_a_server_dumps_its_counters_at_each_mark(tmp_path: Path) -> None:
     under = instructions.callgrind(tmp_path, "pingCommand")
     with bench_server(under=under, more=instructions.QUIET) as server:
@@ -187,3 +192,13 @@ def test_a_server_dumps_its_counters_at_each_mark(tmp_path: Path) -> None:
         found = dumps(tmp_path)
     assert len(found) == seen + 1
     assert 1_000 < per_job(found[-2:], {"SET": 10})["SET"] < 100_000
+
+
+@needs_valgrind
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # Callgrind is fifty times slower than the program alone.
+def test_counts_repeat_to_one_percent() -> None:
+    first, second = instructions.count(), instructions.count()
+    for side, one in first.items():
+        for what, counted in one.counts.items():
+            assert second[side].counts[what] == pytest.approx(counted, rel=0.01), (side, what)
