@@ -5,7 +5,7 @@ lost if its taker dies. It is written twice: with redis-py as a user would call 
 client path that Holdfast itself uses, so that nobody profits from a slow yardstick.
 
 The floor of the design keeps its promises, but has no features: `lean.lua`, called by a client that
-does nothing but pack and read. No queue with leases can be faster that makes a call per job.
+does nothing but pack and read. A queue with leases that makes a call per job cannot be much faster.
 """
 
 from __future__ import annotations

@@ -205,8 +205,8 @@ machine decides the numbers; read how they stand to each other.
 
 {machine}
 
-How busy the machine was, by part of the run (two idle-priority spinners keep the cores awake, and
-count):
+How busy the machine was, by part of the run. One idle-priority spinner per core keeps it awake; the
+load average counts them.
 
 {busy}
 
@@ -216,10 +216,10 @@ count):
 string, no lease, and a job is lost if its taker dies. *floor of the design* is the least that keeps
 the promises of a lease (`bench/lean.lua`): one call per job that completes the last and leases the
 next, with a lease that lapses, a token that fences late workers, and a remembered answer, called by
-a client that only packs and reads. No queue that makes a call per job can be faster, so *single*,
-which leases a job when the last is done, is beside this floor and beside BullMQ *one at a time*.
-The other BullMQ is tuned, with many jobs under way. Rows beside a floor without leases have no
-target, except for `add`.
+a client that only packs and reads. A queue with leases that makes a call per job cannot be much
+faster. So *single*, which leases a job when the last is done, is compared with this floor and with
+BullMQ *one at a time*. The other BullMQ is tuned, with many jobs under way. Rows beside a floor
+without leases have no target, except for `add`.
 
 Two processes are two workers of the kind that drained fastest alone. A round trip is one read of
 the server, server time its processor time, both with jobs that are added one by one. *limited* has
@@ -235,11 +235,11 @@ child is done.
 ## Instructions
 
 Instructions per job, as [callgrind](https://valgrind.org/docs/manual/cl-manual.html) counts them:
-they repeat to half a percent on any machine, where times do not. `make bench-instructions` counts
-anew and compares with this record, bench/instructions.json; `make bench-guard` says which count
-grew by more than 3 %. The client is a Python process that makes the same calls; what it waits for
-is not counted. *A part* is a job of a request. Times are given with the calls, so what the server
-does once a second is not in its counts.
+they repeat to half a percent on a loaded machine, where times do not. `make bench-instructions`
+counts anew and compares with this record, bench/instructions.json; `make bench-guard` says which
+count grew by more than 3 %. The client is a Python process that makes the same calls; what it waits
+for is not counted. *A part* is a job of a request. Times are given with the calls, so what the
+server does once a second is not in its counts.
 
 {instructions}
 
