@@ -8,7 +8,7 @@ KINDS   = $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not gri
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test spark equality kinds check lint types lua layers generate generated bench bench-pipeline bench-requests bench-spark bench-peers \
-        bench-growth bench-guard model faults spark-crash jitter massacre chaos cluster-faults mutants docs lock release clean
+        bench-growth bench-instructions bench-guard model faults spark-crash jitter massacre chaos cluster-faults mutants docs lock release clean
 
 help:                  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## / — /'
@@ -76,7 +76,10 @@ bench-peers: $(READY)      ## everything beside its peers, installed into .bench
 bench-growth: $(READY)     ## what a job costs the server as queues, leases, requests and payloads grow
 	@$(BIN)/python -m bench.growth $(ARGS)
 
-bench-guard: $(READY)      ## a few seconds: ratios to the floor, told and not judged
+bench-instructions: $(READY)   ## instructions per job beside the record: ARGS=--strict fails where one grew, ARGS=--record
+	@$(BIN)/python -m bench.instructions $(ARGS)
+
+bench-guard: $(READY)      ## under a minute: ratios to the floor and instructions beside the record; fails nothing
 	@$(BIN)/python -m bench.guard
 
 model: $(READY)        ## the model test for longer: make model STEPS=1000000

@@ -25,8 +25,8 @@ import redis
 from bench import results as r
 from bench.crew import Trouble
 from bench.distance import distance
-from bench.measure import BenchServer, bench_server, seconds, steady_cores
-from bench.page import main_table, page, targets_table, troubles_list
+from bench.measure import BenchServer, Load, bench_server, seconds, steady_cores
+from bench.page import busy_list, main_table, page, targets_table, troubles_list
 from bench.peers.contenders import Contender, Settings, chosen
 from bench.peers.environments import ROOT, NotHere
 from bench.results import Results, fastest
@@ -259,11 +259,12 @@ def main() -> None:
             if not given.quick:
                 stack.enter_context(steady_cores())
             for part in parts:
+                load = Load()
                 getattr(compare, part)()
+                results.busy[part] = str(load)
         results.save(file)
-    print(
-        f"\n{main_table(results)}\n\n{targets_table(judged(results))}\n\n{troubles_list(results)}"
-    )
+    shown = [busy_list(results), main_table(results), targets_table(judged(results))]
+    print("", *shown, troubles_list(results), sep="\n\n")
     target = ROOT / "quick.md" if given.quick else DOCS
     target.write_text(page(results))
     print(f"\nThe page is in {target.relative_to(ROOT.parent)}")

@@ -10,7 +10,7 @@ import argparse
 import logging
 from collections.abc import Callable, Sequence
 
-from bench.measure import BenchServer, bench_server, steady_cores
+from bench.measure import BenchServer, Load, bench_server, steady_cores
 from bench.page import growth_table
 from bench.peers.environments import ROOT
 from bench.results import Growth, Results
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="does it work? No numbers")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
-    quick = given.quick
+    quick, load = given.quick, Load()
     with bench_server() as server, steady_cores():
         grower = Grower(server, 1 if quick else given.rounds, 3 if quick else 50)
         deep = (1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
@@ -122,17 +122,17 @@ def main() -> None:
         many = (1, 100) if quick else (1, 10, 100, 1_000, 10_000)
         sizes = (100, 100_000) if quick else (100, 1_000, 10_000, 100_000, 1_000_000)
         growth = [
-            grow("waiting jobs", 2, deep, grower.waiting),
-            grow("leases", 2, held, grower.leases),
+            grow("waiting jobs", 1.5, deep, grower.waiting),
+            grow("leases", 1.2, held, grower.leases),
             grow("requests", 3, many, grower.requests),
             grow("bytes of payload", 2, sizes, grower.payload),
         ]
         growth[-2].remark = BY_TURNS
         growth[-1].remark = explained(growth[-1])
-    print(f"\n{growth_table(growth)}")
+    print(f"\n{load}\n\n{growth_table(growth)}")
     file = ROOT / ("quick.json" if quick else "results.json")
     results = Results.load(file)
-    results.growth = growth
+    results.growth, results.busy["growth"] = growth, str(load)
     results.save(file)
     print('\n`make bench-peers ARGS="--page"` writes it into docs/benchmarks.md')
 

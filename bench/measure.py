@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,17 +32,31 @@ class Effort:
 
 
 class BenchServer:
-    """A server on loopback TCP for one run of a bench; with `aof`, it fsyncs as that says."""
+    """A server on loopback TCP for one run of a bench; with `aof`, it fsyncs as that says.
 
-    def __init__(self, directory: Path, port: int, aof: str = "off") -> None:
+    under   the program that runs it, such as valgrind, with its arguments
+    more    settings of the server
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        aof: str = "off",
+        *,
+        under: Sequence[str] = (),
+        more: Sequence[str] = (),
+    ) -> None:
         self.url = f"redis://127.0.0.1:{port}"
-        command = [str(find_binary()), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+        command = [*under, str(find_binary()), "--port", str(port), "--bind", "127.0.0.1"]
+        command += ["--save", "", *more]
         command += ["--dir", str(directory), "--logfile", "log"]
         command += ["--appendonly", "no" if aof == "off" else "yes"]
         command += [] if aof == "off" else ["--appendfsync", aof]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        quiet = subprocess.DEVNULL
+        self.process = subprocess.Popen(command, stdout=quiet, stderr=quiet if under else None)
         self.client = redis.Redis(port=port)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + (60 if under else 20)
         while True:
             try:
                 self.client.ping()
@@ -87,10 +101,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def bench_server(aof: str = "off") -> Iterator[BenchServer]:
+def bench_server(
+    aof: str = "off", *, under: Sequence[str] = (), more: Sequence[str] = ()
+) -> Iterator[BenchServer]:
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="hf-bench") as directory:
-        server = BenchServer(Path(directory), port, aof)
+        server = BenchServer(Path(directory), port, aof, under=under, more=more)
         try:
             yield server
         finally:
@@ -109,6 +125,35 @@ def steady_cores() -> Iterator[None]:
         for spinner in spinners:
             spinner.send_signal(signal.SIGKILL)
             spinner.wait()
+
+
+class Load:
+    """How busy the machine is from now on, for the line beside a table."""
+
+    def __init__(self) -> None:
+        self._began = os.getloadavg()[0]
+        self._ticks = _ticks()
+
+    def __str__(self) -> str:
+        said = f"load average {self._began:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"
+        passed = [now - then for now, then in zip(_ticks(), self._ticks, strict=True)]
+        total = sum(passed)
+        if total and len(passed) > STEAL:
+            said += f", {100 * passed[STEAL] / total:.1f} % of the processor time stolen"
+        return said
+
+
+STEAL = 7
+"""The place of the time that a hypervisor gave to others, in the line `cpu` of /proc/stat."""
+
+
+def _ticks() -> list[int]:
+    """Return the processor time of the machine by kind; nothing where the system does not tell."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return []
+    first = stat.read_text().partition("\n")[0]
+    return [int(word) for word in first.split()[1:9]]  # What follows is counted twice.
 
 
 def seconds(work: Callable[[], object]) -> float:

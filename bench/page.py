@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from bench import record
 from bench import results as r
 from bench.peers.contenders import EVERYBODY, FLOORS, Contender
 from bench.results import Growth, Results, spread
@@ -24,7 +25,16 @@ COLUMNS = (
     (r.SERVER, "server µs per job's life", "count"),
 )
 
-UNITS = {r.DRAIN: "/s", r.BULK: "/s", r.LATENCY: "ms", r.RECOVERY: "s"}
+UNITS = {
+    r.ADD: "/s",
+    r.DRAIN: "/s",
+    r.BULK: "/s",
+    r.LATENCY: "ms",
+    r.RECOVERY: "s",
+    r.BYTES: "bytes",
+}
+WHOLE = {r.ADD, r.DRAIN, r.BULK, r.BYTES, r.INSTRUCTIONS}
+"""Measures that are shown without decimals."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -87,13 +97,23 @@ def main_table(results: Results) -> str:
 def targets_table(verdicts: Sequence[Verdict]) -> str:
     rows = []
     for one in verdicts:
-        unit, kind = UNITS[one.measure], "count" if UNITS[one.measure] == "/s" else "time"
-        ours = f"{number(one.ours, kind)} {unit}" if one.ours is not None else MISSING
-        theirs = f"{number(one.theirs, kind)} {unit}" if one.theirs is not None else MISSING
+        unit, kind = UNITS.get(one.measure, ""), "count" if one.measure in WHOLE else "time"
+        ours = f"{number(one.ours, kind)} {unit}".strip()
+        theirs = f"{number(one.theirs, kind)} {unit}".strip()
         ratio = f"{one.ratio:.2f} ×" if one.ratio is not None else MISSING
         mark = {True: "reached", False: "missed", None: "not measured"}[one.reached]
-        rows.append([one.row, ours, one.beside, theirs, ratio, one.target, mark])
-    reasons = dict.fromkeys(f"- {one.row}: {one.why}" for one in verdicts if one.why)
+        if one.reached is None and one.command:
+            mark += f": `{one.command}`"
+        sides = [
+            MISSING if value is None else text
+            for value, text in ((one.ours, ours), (one.theirs, theirs))
+        ]
+        rows.append([one.row, sides[0], one.beside or MISSING, sides[1], ratio, one.target, mark])
+    rows_of: dict[str, dict[str, None]] = {}
+    for one in verdicts:
+        if one.why:
+            rows_of.setdefault(one.why, {})[one.row] = None
+    reasons = [f"- {'; '.join(named)}: {why}" for why, named in rows_of.items()]
     shown = table(["", "Holdfast", "beside", "", "ratio", "target", ""], rows)
     return "\n".join([shown, *([""] if reasons else []), *reasons])
 
@@ -154,6 +174,20 @@ def growth_table(growth: Sequence[Growth]) -> str:
     return "\n".join([table(head, rows), *([""] if remarks else []), *remarks])
 
 
+def instructions_table(recorded: record.Both) -> str:
+    """Show the recorded instructions per job, the server's beside the client's."""
+    if not recorded:
+        return "Not recorded: `make bench-instructions ARGS=--record`."
+    rows = dict.fromkeys(what for one in recorded.values() for what in one.counts)
+    cells = [[what, *(number(one.counts.get(what)) for one in recorded.values())] for what in rows]
+    return table(["", *(f"{side}, {one.of}" for side, one in recorded.items())], cells)
+
+
+def busy_list(results: Results) -> str:
+    """Say how busy the machine was during each part of the run."""
+    return "\n".join(f"- {part}: {said}" for part, said in results.busy.items())
+
+
 def troubles_list(results: Results) -> str:
     lines = [
         f"- {name}: {doing}: {said}"
@@ -171,18 +205,43 @@ machine decides the numbers; read how they stand to each other.
 
 {machine}
 
+How busy the machine was, by part of the run. One idle-priority spinner per core keeps it awake; the
+load average counts them.
+
+{busy}
+
 ## The peers
 
-The floor is the least that moves a job at all, and is no queue. Two processes are two workers of
-the kind that drained fastest alone. A round trip is one read of the server, server time its
-processor time, both with jobs that are added one by one. *limited* has ten requests with a limit
-and a priority each; *processes* is timed when the worker hears that a child is done.
+*floor, redis-py* and *floor, own client* are the least that moves a job at all: a list and a
+string, no lease, and a job is lost if its taker dies. *floor of the design* is the least that keeps
+the promises of a lease (`bench/lean.lua`): one call per job that completes the last and leases the
+next, with a lease that lapses, a token that fences late workers, and a remembered answer, called by
+a client that only packs and reads. A queue with leases that makes a call per job cannot be much
+faster. So *single*, which leases a job when the last is done, is compared with this floor and with
+BullMQ *one at a time*. The other BullMQ is tuned, with many jobs under way. Rows beside a floor
+without leases have no target, except for `add`.
+
+Two processes are two workers of the kind that drained fastest alone. A round trip is one read of
+the server, server time its processor time, both with jobs that are added one by one. *limited* has
+ten requests with a limit and a priority each; *processes* is timed when the worker hears that a
+child is done.
 
 {peers}
 
 ## The targets
 
 {targets}
+
+## Instructions
+
+Instructions per job, as [callgrind](https://valgrind.org/docs/manual/cl-manual.html) counts them:
+they repeat to half a percent on a loaded machine, where times do not. `make bench-instructions`
+counts anew and compares with this record, bench/instructions.json; `make bench-guard` says which
+count grew by more than 3 %. The client is a Python process that makes the same calls; what it waits
+for is not counted. *A part* is a job of a request. Times are given with the calls, so what the
+server does once a second is not in its counts.
+
+{instructions}
 
 ## Durable, and far away
 
@@ -221,8 +280,10 @@ def page(results: Results) -> str:
     )
     return PAGE.format(
         machine="\n".join(f"- {name}: {value}" for name, value in results.machine.items()),
+        busy=busy_list(results) or "- not recorded",
         peers=main_table(results),
         targets=targets_table(judged(results)),
+        instructions=instructions_table(record.load()),
         conditions=conditions_table(results),
         settings=settings_table(results),
         lease=LEASE,

@@ -23,6 +23,10 @@ BYTES = "bytes"
 TRIPS = "trips"
 SERVER = "server"
 RECOVERY = "recovery"
+INSTRUCTIONS = "instructions"
+
+
+FILE = Path(__file__).parent.parent / ".bench" / "results.json"
 
 
 @dataclass
@@ -53,6 +57,10 @@ class Results:
     troubles: dict[str, dict[str, str]] = field(default_factory=dict)
     """What each contender could not do, and what it said."""
     growth: list[Growth] = field(default_factory=list)
+    ratios: dict[str, float] = field(default_factory=dict)
+    """What other benches measured, by the row of the targets."""
+    busy: dict[str, str] = field(default_factory=dict)
+    """How busy the machine was, by part of the run."""
 
     def add(self, condition: str, measure: str, name: str, value: float) -> None:
         measures = self.values.setdefault(condition, {})
@@ -88,6 +96,13 @@ class Results:
         stored = json.loads(path.read_text())
         stored["growth"] = [Growth(**one) for one in stored["growth"]]
         return cls(**stored)
+
+
+def keep(row: str, ratio: float) -> None:
+    """Keep a ratio for the table of targets."""
+    results = Results.load(FILE)
+    results.ratios[row] = ratio
+    results.save(FILE)
 
 
 def spread(values: list[float]) -> float:

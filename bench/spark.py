@@ -17,12 +17,16 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from bench.measure import BenchServer, bench_server
+from bench.measure import BenchServer, Load, bench_server
+from bench.results import keep
+from bench.targets import SPARK_SINK, SPARK_SOURCE
 from holdfast import Queue
 from holdfast.spark import session
 
 PER_BATCH = 20_000
 WARM_BATCHES = 2
+SINK, PARQUET_SINK = "sink: value", "sink: Parquet files"
+SOURCE, PARQUET_SOURCE = f"source: {PER_BATCH} a batch", "source: Parquet files"
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
@@ -120,19 +124,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=400_000, help="jobs that a source is given")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
+    load = Load()
     spark = session("bench", memory="2g")
     with bench_server() as server, tempfile.TemporaryDirectory(prefix="hf-bench") as folder:
         bench = Bench(spark, server, Path(folder))
         ways: dict[str, Callable[[], float]] = {
-            "sink: value": lambda: bench.sink(given.rows),
+            SINK: lambda: bench.sink(given.rows),
             "sink: value, id, priority": lambda: bench.sink(
                 given.rows, "value; value as id; 7 as priority"
             ),
-            "sink: Parquet files": lambda: bench.parquet_sink(given.rows),
+            PARQUET_SINK: lambda: bench.parquet_sink(given.rows),
             "add_many, one process": lambda: bench.queue_alone(given.rows // 4),
-            f"source: {PER_BATCH} a batch": lambda: bench.source(given.jobs),
+            SOURCE: lambda: bench.source(given.jobs),
             "source: rate-micro-batch": lambda: bench.rate_source(given.jobs),
-            "source: Parquet files": lambda: bench.parquet_source(given.jobs),
+            PARQUET_SOURCE: lambda: bench.parquet_source(given.jobs),
         }
         rates: dict[str, list[float]] = {name: [] for name in ways}
         for number in range(given.rounds + 1):
@@ -140,9 +145,19 @@ def main() -> None:
                 rate = way()
                 if number:  # The first round warms up.
                     rates[name].append(rate)
-        print(f"{server.version()}, Spark {spark.version}, medians of {given.rounds} rounds")
-        for name, measured in rates.items():
-            print(f"  {name:<28} {statistics.median(measured):>12,.0f} rows/s")
+        print(f"{server.version()}, Spark {spark.version}, medians of {given.rounds} rounds;")
+        print(load)
+        medians = {name: statistics.median(measured) for name, measured in rates.items()}
+        for name, rate in medians.items():
+            print(f"  {name:<28} {rate:>12,.0f} rows/s")
+        for target, ours, theirs in (
+            (SPARK_SINK, SINK, PARQUET_SINK),
+            (SPARK_SOURCE, SOURCE, PARQUET_SOURCE),
+        ):
+            ratio = medians[ours] / medians[theirs]
+            keep(target.row, ratio)
+            reached = "reached" if target.reached(ratio) else "MISSED"
+            print(f"  {target.row} / {target.beside}: {ratio:.2f} ×, {target.wanted}: {reached}")
     spark.stop()
 
 

@@ -69,11 +69,11 @@ def _holdfast(kind: str, jobs: int, concurrency: int, *, bulk: bool = True) -> C
     return Contender(f"Holdfast, {kind}", "lease", "of_holdfast", jobs, (settings,), bulk=bulk)
 
 
-def _floor(client: str) -> Contender:
-    settings = {"client": client, "concurrency": 100}
-    return Contender(
-        f"floor, {client}", "none", "of_floor", 60_000, (settings,), bulk=True, recovers=False
-    )
+def _floor(
+    name: str, delivery: str, client: str, jobs: int = 60_000, concurrency: int = 100
+) -> Contender:
+    settings = {"client": client, "concurrency": concurrency}
+    return Contender(name, delivery, "of_floor", jobs, (settings,), bulk=True, recovers=False)
 
 
 OURS = (
@@ -85,7 +85,11 @@ OURS = (
     _holdfast("limited", 30_000, 16, bulk=False),
 )
 
-FLOORS = (_floor("redis-py"), _floor("own client"))
+FLOORS = (
+    _floor("floor, redis-py", "none", "redis-py"),
+    _floor("floor, own client", "none", "own client"),
+    _floor("floor of the design", "lease", "lean", 10_000, 1),
+)
 
 PEERS = (
     Contender(
@@ -103,6 +107,16 @@ PEERS = (
         "",
         15_000,
         _each(concurrency=[1, 50, 100, 400, 1000]),
+        "bullmq",
+        bulk=True,
+        node=True,
+    ),
+    Contender(
+        "BullMQ (Node), one at a time",
+        "lock",
+        "",
+        6_000,
+        _each(concurrency=[1]),
         "bullmq",
         bulk=True,
         node=True,

@@ -1,15 +1,17 @@
-"""The floor: the least that moves a job at all. It is no queue, and loses what its taker had."""
+"""The floors: the least that moves a job at all, which is no queue, and the least with leases."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bench.floor import Floor, PlainFloor
+from bench.floor import Floor, LeanFloor, PlainFloor
+
+FLOORS = {"redis-py": PlainFloor, "own client": Floor, "lean": LeanFloor}
 
 
-def _floor(url: str, settings: dict[str, Any]) -> Floor | PlainFloor:
-    return PlainFloor(url) if settings["client"] == "redis-py" else Floor(url)
+def _floor(url: str, settings: dict[str, Any]) -> Floor | PlainFloor | LeanFloor:
+    return FLOORS[settings["client"]](url)
 
 
 def add_each(url: str, payloads: Iterable[str], settings: dict[str, Any]) -> None:

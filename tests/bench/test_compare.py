@@ -8,9 +8,11 @@ import pytest
 from bench import results as r
 from bench.compare import PARTS, Compare, Plan, as_values
 from bench.crew import Report, last_line
+from bench.measure import Load
 from bench.page import (
     MISSING,
     growth_table,
+    instructions_table,
     main_table,
     page,
     setting,
@@ -20,9 +22,10 @@ from bench.page import (
 )
 from bench.peers.contenders import EVERYBODY, OURS, PEERS, chosen
 from bench.peers.environments import HERE
-from bench.results import Growth, Results, fastest, spread
+from bench.record import ADD, YARDSTICK, Counts, load
+from bench.results import Growth, Results, fastest, keep, spread
 from bench.rounds import Life, rate
-from bench.targets import TARGETS, Target, judge, judged, recovered
+from bench.targets import RATIOS, TARGETS, Target, judge, judged, recovered
 
 THREADS = "Holdfast, threads"
 
@@ -102,13 +105,49 @@ def test_where_less_is_better_the_best_is_the_least() -> None:
 def test_what_was_not_measured_is_neither_reached_nor_missed() -> None:
     assert judge(measured(us=[80]), ROW).reached is None
     assert judge(measured(a=[80]), ROW).reached is None
-    assert {one.reached for one in judged(Results())} == {None}
+    unmeasured = [one for one in judged(Results()) if one.measure != r.INSTRUCTIONS]
+    assert {one.reached for one in unmeasured} == {None}
 
 
 def test_a_target_can_compare_with_two_processes_of_the_others() -> None:
     results = measured(us=[100], a=[90])
     results.add(r.NEAR, r.TWO, "a", 20)
     assert judge(results, replace(ROW, their_measure=r.TWO, others=("a",))).ratio == 5
+
+
+def test_a_ratio_that_another_bench_kept_is_judged() -> None:
+    row = RATIOS[0].row
+    for ratio, reached in ((2.5, True), (2.6, False)):
+        [verdict] = [one for one in judged(Results(ratios={row: ratio})) if one.row == row]
+        assert (verdict.ratio, verdict.reached) == (ratio, reached)
+
+
+def test_a_ratio_that_was_not_kept_names_its_bench() -> None:
+    [line] = [
+        line for line in targets_table(judged(Results())).splitlines() if RATIOS[0].row in line
+    ]
+    assert f"not measured: `{RATIOS[0].command}`" in line
+
+
+def test_a_kept_ratio_stays_with_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.results.FILE", tmp_path / "results.json")
+    measured(us=[1]).save(tmp_path / "results.json")
+    keep("row", 1.5)
+    results = Results.load(tmp_path / "results.json")
+    assert results.ratios == {"row": 1.5}
+    assert results.median(r.NEAR, r.DRAIN, "us") == 1
+
+
+def test_the_instructions_and_the_bytes_have_a_limit() -> None:
+    results = Results()
+    results.add(r.NEAR, r.BYTES, THREADS, 261)
+    found = {one.measure: one for one in judged(results)}
+    assert found[r.BYTES].reached is False
+    recorded = load()["client"].counts[ADD]
+    assert found[r.INSTRUCTIONS].ours == recorded
+    assert f"| {recorded:,} " in targets_table([found[r.INSTRUCTIONS]])
 
 
 def test_recovery_may_take_the_lease_and_a_second() -> None:
@@ -132,6 +171,7 @@ def test_names_are_told_apart_and_chosen_by_their_words() -> None:
     assert len({one.name for one in EVERYBODY}) == len(EVERYBODY)
     assert [one.name for one in chosen("bullmq, huey")] == [
         "BullMQ (Node)",
+        "BullMQ (Node), one at a time",
         "Huey",
         "BullMQ (Python)",
     ]
@@ -214,6 +254,33 @@ def test_the_page_has_every_section_and_says_what_was_run() -> None:
         assert line == line.rstrip()
 
 
+def test_the_recorded_instructions_of_both_sides_stand_side_by_side() -> None:
+    both = {
+        "server": Counts("valkey 9.1.2", {YARDSTICK: 15_000, "add": 246_000}),
+        "client": Counts("Python 3.11.2", {YARDSTICK: 212_000, "add": 67_000}),
+    }
+    lines = instructions_table(both).splitlines()
+    assert [cell.strip() for cell in lines[-1].split("|")[1:-1]] == ["add", "246,000", "67,000"]
+    assert "--record" in instructions_table({})
+
+
+def test_the_page_says_how_busy_the_machine_was() -> None:
+    assert "- far: load average 0.5 at the start" in page(
+        Results(busy={"far": "load average 0.5 at the start"})
+    )
+
+
+def test_the_load_is_of_now_and_of_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([[0, 0, 0, 0, 0, 0, 0, 0], [50, 0, 0, 45, 0, 0, 0, 5]])
+    averages = iter([(0.5, 0.0, 0.0), (2.0, 0.0, 0.0)])
+    monkeypatch.setattr("bench.measure._ticks", lambda: next(ticks))
+    monkeypatch.setattr("os.getloadavg", lambda: next(averages))
+    said = str(Load())
+    assert said == (
+        "load average 0.5 at the start, 2.0 at the end, 5.0 % of the processor time stolen"
+    )
+
+
 def test_targets_are_marked() -> None:
     reached = judge(measured(us=[80], a=[10]), ROW)
     missed = judge(measured(us=[79], a=[10]), ROW)
@@ -221,6 +288,14 @@ def test_targets_are_marked() -> None:
     rows = targets_table([reached, missed, absent]).splitlines()[2:]
     marks = [row.split("|")[-2].strip() for row in rows]
     assert marks == ["reached", "missed", "not measured"]
+
+
+def test_a_reason_that_several_rows_share_is_told_once() -> None:
+    missed = measured(us=[79], a=[10])
+    rows = [replace(ROW, row=row, why="it is slow") for row in ("one", "one", "two")]
+    text = targets_table([judge(missed, row) for row in rows])
+    assert text.splitlines()[-1] == "- one; two: it is slow"
+    assert text.count("it is slow") == 1
 
 
 def test_growth_is_from_the_smallest_to_the_largest() -> None:
