@@ -32,7 +32,7 @@ from holdfast.cli.options import (
     yes_option,
 )
 from holdfast.cli.options import limit as as_limit
-from holdfast.cli.text import clock, emit, fields, progress_bar, seconds
+from holdfast.cli.text import emit, fields, in_iso, progress_bar, red, seconds, when, yellow
 from holdfast.errors import MissingExtra, missing_extra
 from holdfast.escaping import visible
 from holdfast.worker import Worker
@@ -298,18 +298,18 @@ def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_
     fields(
         [
             ("request", progress.id),
-            ("state", progress.state),
+            ("state", red(progress.state, when=progress.state == "failed")),
             ("error", progress.error),
             ("parts", progress.parts),
             ("done", progress.done),
             ("running", progress.running),
             ("waiting", progress.waiting),
-            ("failed", progress.failed),
+            ("failed", red(progress.failed, when=progress.failed)),
             ("rows in", f"{progress.rows_in:,}{uncounted}"),
             ("rows out", f"{progress.rows_out:,}{uncounted}"),
-            ("ends" if not progress.ended else "ended", clock(progress.ends_at)),
+            ("ends" if not progress.ended else "ended", when(progress.ends_at)),
             ("warning", progress.warning),
-            ("waiting because", progress.waiting_because),
+            ("waiting because", progress.waiting_because and yellow(progress.waiting_because)),
             *((f"part {number}", error) for number, error in progress.errors.items()),
         ]
     )
@@ -322,7 +322,7 @@ def _follow(handle: Handle, every: float, as_json: bool) -> None:
 
 
 def _builtins(progress: Progress) -> Any:
-    return msgspec.to_builtins(progress, str_keys=True)
+    return in_iso(msgspec.to_builtins(progress, str_keys=True), "ends_at")
 
 
 def _line(progress: Progress) -> str:
