@@ -98,6 +98,7 @@ LOOKING += ["audit", "doctor", "bench", "groups", "schedules", "events"]
     [
         *LOOKING,
         "request ls",
+        "pipeline ls",
         "request show",
         "request create",
         "request progress",
