@@ -45,11 +45,13 @@ TABLES = [
 ]
 
 
+def words(queue: Queue, command: str, options: list[str]) -> list[str]:
+    known = {"ls": ["ls"], "request": ["request", "ls", queue.name]}
+    return known.get(command, [command, queue.name, *options])
+
+
 def shown(queue: Queue, command: str, options: list[str], columns: int) -> str:
-    args = {"ls": ["ls"], "request": ["request", "ls", queue.name]}.get(
-        command, [command, queue.name, *options]
-    )
-    code, screen = on_a_terminal(*args, columns=columns)
+    code, screen = on_a_terminal(*words(queue, command, options), columns=columns)
     assert code == 0
     return screen.replace("\r", "")
 
@@ -59,18 +61,14 @@ def test_lines_fit_on_a_narrow_terminal_and_nothing_is_left_out_on_a_wide_one(
     hf: Commands, queue: Queue, command: str, options: list[str]
 ) -> None:
     narrow = click.unstyle(shown(queue, command, options, 60)).splitlines()
+    wide = click.unstyle(shown(queue, command, options, 400)).splitlines()
     assert max(map(len, narrow)) <= 60
-    headings = {
-        columns: re.split(
-            "  +", click.unstyle(shown(queue, command, options, columns)).split("\n")[0]
-        )
-        for columns in (60, 400)
-    }
-    args = {"ls": ["ls"], "request": ["request", "ls", queue.name]}.get(
-        command, [command, queue.name, *options]
-    )
-    assert headings[400] == re.split("  +", hf(*args).splitlines()[0])
-    assert set(headings[60]) <= set(headings[400])
+    assert headings(wide[0]) == headings(hf(*words(queue, command, options)).splitlines()[0])
+    assert set(headings(narrow[0])) <= set(headings(wide[0]))
+
+
+def headings(line: str) -> list[str]:
+    return re.split("  +", line)
 
 
 def test_a_narrow_terminal_shows_what_matters_most(hf: Commands, queue: Queue) -> None:
@@ -103,10 +101,8 @@ def test_what_failed_is_red_and_what_waits_for_somebody_is_yellow(
 ) -> None:
     assert colour in shown(queue, command, options, 100)
     monkeypatch.setenv("NO_COLOR", "1")
-    args = (
-        [command, queue.name, *options] if command != "request" else ["request", "ls", queue.name]
-    )
-    assert "\x1b" not in on_a_terminal(*args, columns=100, colours=False)[1].replace("\x1b[A", "")
+    args = words(queue, command, options)
+    assert "\x1b" not in on_a_terminal(*args, columns=100, colours=False)[1]
     assert "\x1b" not in hf(*args)
 
 
