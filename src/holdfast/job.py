@@ -439,6 +439,12 @@ class WorkerInfo(Struct, frozen=True):
     alive_until: float
     about: dict[str, Any]
 
+    @property
+    def name(self) -> str:
+        """Where it runs, as `host:pid`; its holder if its entry does not say."""
+        host, pid = self.about.get("host"), self.about.get("pid")
+        return self.holder if host is None or pid is None else f"{host}:{pid}"
+
 
 class Leases(list[Lease]):
     """The leases that `lease_many` granted; `completed` has a flag per job it was to complete."""

@@ -20,7 +20,9 @@ def evil(server: Server) -> Iterator[Queue]:
     """A queue in which everything that has a name, or says something, is evil."""
     queue = Queue(f"q{EVIL}", server)
     queue.delete()
-    queue.register(alive_for=60, host=EVIL, pid=EVIL, **{EVIL: [EVIL]})
+    schedules = [[EVIL, EVIL, EVIL, f"0 3 * * * {EVIL}"]]
+    entry = {"handlers": [EVIL], "schedules": schedules, "schedule_count": 2, EVIL: [EVIL]}
+    queue.register(alive_for=60, host=EVIL, pid=EVIL, **entry)
     queue.add(EVIL, id=f"failed{EVIL}", handler=EVIL, result_for=60)
     queue.fail(take(queue), error=EVIL)
     queue.add({EVIL: EVIL}, id=f"json{EVIL}", group=EVIL, priority=90, result_for=60)
@@ -41,7 +43,13 @@ LOOKS = [
     ("peek", "Q"),
     *(("peek", "Q", "--state", state) for state in ("failed", "parked", "ended", "leased")),
     ("failed", "Q"),
+    ("failed", "Q", "--by", "error"),
+    ("failed", "Q", "--by", "handler"),
     ("workers", "Q"),
+    ("groups", "Q"),
+    ("schedules", "Q"),
+    ("fail-worker", "Q", EVIL),
+    ("fail-worker", "Q", f"{EVIL}:{EVIL}"),
     *(
         (command, "Q", id)
         for command in ("show", "explain", "result")

@@ -8,13 +8,14 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 import pytest
 import redis
 
 from cli.support import Commands, on_a_terminal
 from engine_support import take
 from holdfast import Queue, Server
-from support import TestServer, command_on, wait_until, with_login
+from support import TestServer, command_on, with_login
 
 
 def test_queues_are_listed_with_their_counts(hf: Commands, queue: Queue, server: Server) -> None:
@@ -57,7 +58,7 @@ def test_the_next_jobs_are_shown_in_their_order(hf: Commands, queue: Queue) -> N
     queue.add(b"\xff\0", id="c", priority=10)
     lines = hf("peek", queue.name).splitlines()
     assert [line.split() for line in lines] == [
-        ["id", "priority", "payload"],
+        ["id", "handler", "priority", "payload"],
         ["b", "90", "plain", "text"],
         ["a", "50", '{"to":"ann"}'],
         ["c", "10", "\\xff\\x00"],
@@ -75,8 +76,9 @@ def test_the_next_jobs_are_shown_in_their_order(hf: Commands, queue: Queue) -> N
 def test_jobs_of_another_state_have_a_time(hf: Commands, queue: Queue) -> None:
     queue.add(b"x", id="a", at=1896076800)
     heading, line = hf("peek", queue.name, "--state", "delayed").splitlines()
-    assert heading.split() == ["id", "priority", "due", "payload"]
+    assert heading.split() == ["id", "handler", "priority", "due", "when", "payload"]
     assert "2030-01-31" in line
+    assert "  in " in line
     nothing = hf.ran("peek", queue.name, "--state", "leased")
     assert (nothing.stdout, nothing.stderr) == ("", "no leased jobs\n")
     assert hf.json("peek", queue.name, "--state", "leased") == []
@@ -103,7 +105,7 @@ def test_all_about_one_job(hf: Commands, queue: Queue) -> None:
     assert told["facts"]["failures"] == 1
     assert told["facts"]["error"] == "did not work"
     assert set(told) == {
-        *("id", "state", "data", "priority", "at", "leased_at", "token", "behind"),
+        *("id", "state", "data", "priority", "at", "leased_at", "worker", "token", "behind"),
         *("successor", "facts"),
     }
     assert hf.ran("show", queue.name, "a", "--raw").stdout_bytes == b'{"to":"ann","b":[1]}'
@@ -112,12 +114,15 @@ def test_all_about_one_job(hf: Commands, queue: Queue) -> None:
 def test_of_a_job_that_ended_only_what_is_kept_is_shown(hf: Commands, queue: Queue) -> None:
     queue.add(b"x", id="a", result_for=60, handler="send", priority=90, max_failures=3)
     queue.complete(take(queue), b"result")
-    names = [line.split("  ")[0] for line in hf("show", queue.name, "a").splitlines()]
-    assert names == ["id", "state", "remembered until", "outcome", "ended at"]
+    rows = dict(rows_of(hf("show", queue.name, "a")))
+    assert [*rows] == ["id", "state", "remembered until", "outcome", "ended at", "not kept"]
+    assert rows["not kept"] == "payload, priority, timeout, handler, failures, lapses"
     told = hf.json("show", queue.name, "a")
     assert told["priority"] is told["facts"]["failures"] is told["facts"]["max_failures"] is None
     heading, line = hf("peek", queue.name, "--state", "ended").splitlines()
-    assert heading.split() == ["id", "priority", "remembered", "until", "payload"]
+    assert heading.split() == [
+        *("id", "handler", "priority", "remembered", "until", "when", "payload")
+    ]
     assert line.split()[1].startswith("20")
     assert hf("explain", queue.name, "a").startswith("completed, remembered until 20")
 
@@ -182,25 +187,6 @@ def test_failed_jobs_are_shown_with_their_errors(hf: Commands, queue: Queue) -> 
     )
 
 
-def test_who_works(hf: Commands, queue: Queue) -> None:
-    queue.add(b"", id="x")
-    take(queue)
-    queue.register(alive_for=60, queues=["a", "b"], running=[{"id": "x"}])
-    heading, line = hf("workers", queue.name).splitlines()
-    assert heading.split() == ["holder", "alive", "host", "pid", "running", "about"]
-    holder, alive, _, _, running, *about = line.split()
-    assert (holder, alive, running, about) == (queue.holder, "yes", "1", ["queues:", "a", "b"])
-    [told] = hf.json("workers", queue.name)
-    assert (told["holder"], told["alive"], told["about"]["queues"]) == (
-        queue.holder,
-        True,
-        ["a", "b"],
-    )
-    queue.register(alive_for=0.001)
-    wait_until(lambda: not queue.workers()[0].alive, "the worker to be gone")
-    assert "gone for" in hf("workers", queue.name)
-
-
 def test_a_line_is_cut_where_a_terminal_ends_and_whole_where_there_is_none(
     hf: Commands, queue: Queue
 ) -> None:
@@ -218,7 +204,7 @@ def test_what_is_in_the_middle_of_a_line_leaves_room_on_a_terminal(
 ) -> None:
     queue.add("the payload", id="a")
     queue.fail(take(queue), error="e" * 500)
-    screen = on_a_terminal("failed", queue.name, columns=120)[1]
+    screen = click.unstyle(on_a_terminal("failed", queue.name, columns=120)[1])
     assert "e" * 29 + "…  the payload" in screen
     assert "e" * 500 in hf("failed", queue.name)
 
@@ -289,11 +275,50 @@ def test_times_have_one_form(hf: Commands, queue: Queue, monkeypatch: pytest.Mon
     try:
         at = "2100-01-31 13:30:00+05:30"
         queue.add(b"x", id="a", at=datetime(2100, 1, 31, 8, tzinfo=UTC))
-        assert dict(rows_of(hf("show", queue.name, "a")))["due"] == at
+        assert dict(rows_of(hf("show", queue.name, "a")))["due"].startswith(f"{at} (in ")
         assert at in hf("peek", queue.name, "--state", "delayed")
         assert hf("explain", queue.name, "a").startswith(f"delayed until {at}")
         hf("add", queue.name, "x", "--id", "b", "--at", at)
-        assert hf.json("show", queue.name, "b")["at"] == hf.json("show", queue.name, "a")["at"]
+        for id in ("a", "b"):
+            assert hf.json("show", queue.name, id)["at"] == "2100-01-31T08:00:00.000Z"
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_groups_are_shown_with_their_limits(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x", delay=60)
+    assert hf.ran("groups", queue.name).stderr == "no groups have jobs\n"
+    queue.add_many([b"x"] * 4, group="mail", group_limit=1)
+    queue.add(b"x", group="other")
+    queue.lease(60)
+    heading, *lines = hf("groups", queue.name).splitlines()
+    assert heading.split() == ["group", "running", "limit", "waiting", "jobs"]
+    assert [line.split() for line in lines] == [
+        ["mail", "1", "1", "3", "4"],
+        ["other", "0", "none", "1", "1"],
+    ]
+    assert hf.json("groups", queue.name)[0] == {
+        "name": "mail",
+        "limit": 1,
+        "jobs": 4,
+        "running": 1,
+        "parked": 3,
+    }
+
+
+def test_times_in_json_are_in_utc(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x", id="a", result_for=60)
+    queue.complete(take(queue))
+    queue.add(b"x", id="b", remember_for=60)
+    take(queue)
+    with queue.request("r") as request:
+        request.add(b"x")
+    form = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+    ended, leased = hf.json("show", queue.name, "a"), hf.json("show", queue.name, "b")
+    told = [ended["at"], ended["facts"]["ended_at"], leased["at"], leased["leased_at"]]
+    told.append(hf.json("result", queue.name, "a")["at"])
+    told.append(hf.json("request", "show", queue.name, "r")["opened_at"])
+    told.append(hf.json("watch", queue.name, "--times", 1)["at"])
+    for time_ in told:
+        assert form.fullmatch(time_), told

@@ -54,6 +54,10 @@ def test_the_commands_are_those_that_are_promised() -> None:
         "audit",
         "delete",
         "workers",
+        "fail-worker",
+        "groups",
+        "schedules",
+        "events",
         "request",
         "pipeline",
         "server",
@@ -86,7 +90,7 @@ def test_every_command_has_short_help_with_examples(hf: Commands, command: tuple
 
 
 LOOKING = ["ls", "counts", "watch", "peek", "show", "explain", "result", "failed", "workers"]
-LOOKING += ["audit", "doctor", "bench"]
+LOOKING += ["audit", "doctor", "bench", "groups", "schedules", "events"]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,7 @@ LOOKING += ["audit", "doctor", "bench"]
     [
         *LOOKING,
         "request ls",
+        "pipeline ls",
         "request show",
         "request create",
         "request progress",

@@ -76,6 +76,7 @@ def test_what_is_missing_for_another_reason_is_left_as_it_is() -> None:
 
 COMMANDS = [
     ["status", "q", "r"],
+    ["ls", "q"],
     ["submit", "q", "clean", "in", "out"],
     ["work", "q"],
     ["cancel", "q", "r", "--yes"],

@@ -137,15 +137,19 @@ def test_it_is_told_how_many_go_before(queue: Queue) -> None:
 
 def test_it_is_told_why_a_job_does_not_run(queue: Queue, clock: Clock) -> None:
     queue.add(b"", id="a", delay=90)
-    assert queue.explain("a").startswith("delayed until 2023-11-14T22:14:50+00:00, 90.0 s from now")
+    assert queue.explain("a").startswith(
+        "delayed until 2023-11-14T22:14:50+00:00, 1 min 30 s from now"
+    )
     queue.pause()
     assert queue.explain("a").endswith("; the queue is paused")
     queue.resume()
     clock.advance(90)
     lease = take(queue, 15)
     assert queue.explain("a") == (
-        f"leased under {lease.token} since 2023-11-14T22:14:50+00:00, the lease lapses in 15.0 s"
+        f"leased under {lease.token} since 2023-11-14T22:14:50+00:00, the lease lapses in 15 s"
     )
+    queue.register(alive_for=60, host="web-1", pid=4242)
+    assert queue.explain("a").startswith(f"leased by web-1:4242 under {lease.token} since ")
     queue.retry(lease, error=ValueError("no"), after=5)
     assert "1 failure and 0 lapses so far, the last: ValueError: no" in queue.explain("a")
     clock.advance(5)
@@ -154,7 +158,7 @@ def test_it_is_told_why_a_job_does_not_run(queue: Queue, clock: Clock) -> None:
         "failed after 2 failures and 0 lapses: enough. Revive or cancel it"
     )
     assert queue.lease(30, failed=True)
-    assert queue.explain("a").startswith("its failure is handled under ")
+    assert queue.explain("a").startswith("its failure is handled by web-1:4242 under ")
     assert queue.explain("nobody").startswith("no job has this id")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import InvalidArgument
-from holdfast.client.schedules import Rhythm, cron, every
+from holdfast.client.schedules import Rhythm, cron, cron_rule, every, every_rule, rhythm_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -212,3 +212,36 @@ def test_a_nickname_that_is_none_is_refused_with_those_that_are(name: str) -> No
         cron(name, "UTC")
     with pytest.raises(InvalidArgument, match="@hourly, @daily"):
         every(name)
+
+
+# ------------------------------------------------------------------------------ as text
+
+
+@pytest.mark.parametrize(
+    ("interval", "rule"),
+    [
+        ("5m", "every 5m"),
+        ("1h  30m", "every 1h 30m"),
+        (1.5, "every 1.5s"),
+        (timedelta(days=100), "every 8640000s"),
+        ("@daily", "@daily UTC"),
+    ],
+)
+def test_the_rule_of_an_interval_can_be_read_again(interval: Any, rule: str) -> None:
+    assert every_rule(interval) == rule
+    start = ms("2026-11-16T09:27:00+00:00")
+    assert rhythm_of(rule)(start) == every(interval)(start)
+
+
+@pytest.mark.parametrize("tz", ["Europe/Berlin", BERLIN, UTC])
+@pytest.mark.parametrize("expression", ["0 3 * *  mon-fri", "30 0 3 * * *", "@weekly"])
+def test_the_rule_of_a_cron_expression_can_be_read_again(expression: str, tz: Any) -> None:
+    rule = cron_rule(expression, tz)
+    assert "  " not in rule
+    start = ms("2026-11-16T09:27:00+00:00")
+    assert rhythm_of(rule)(start) == cron(expression, tz)(start)
+
+
+def test_a_rule_in_a_time_zone_of_the_programs_own_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="is unknown: give a name"):
+        rhythm_of(cron_rule("0 3 * * *", timezone(timedelta(hours=2))))

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from conftest import Clock
 from holdfast import AsyncQueue, InvalidArgument, NewJob, Queue, QueueFull, Schedule, Server
-from holdfast.client.schedules import AHEAD_MS, LATE_MS, Missed, every, make, plan, tick_id
+from holdfast.client.schedules import (
+    AHEAD_MS,
+    LATE_MS,
+    Missed,
+    every,
+    make,
+    overdue,
+    plan,
+    tick_id,
+)
 from holdfast.codec import MAX_PAYLOAD_BYTES
 from holdfast.engine import calls
 from support import TestServer
@@ -45,6 +54,15 @@ def test_a_schedule_begins_with_the_tick_after_it_was_first_seen() -> None:
     begun = plan(schedule(), 10 * MINUTE + 5, None)
     assert (begun.ticks, begun.last) == ([], 10 * MINUTE + 5)
     assert planned(schedule(), 11 * MINUTE, begun.last) == [11 * MINUTE]
+
+
+@pytest.mark.parametrize(
+    ("now", "count"),
+    [(0, 0), (MINUTE, 0), (MINUTE * 3 // 2, 0), (MINUTE * 3 // 2 + 1, 1), (10 * MINUTE, 9)],
+)
+def test_ticks_that_are_too_late_to_make_are_counted(now: int, count: int) -> None:
+    assert overdue(every("1m"), 0, now, 100) == count
+    assert overdue(every("1m"), 0, now, 5) == min(5, count)
 
 
 def test_a_tick_is_made_a_little_ahead() -> None:

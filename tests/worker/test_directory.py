@@ -70,6 +70,35 @@ def test_the_directory_of_a_queue_names_the_handlers_for_it(live_queue: Queue) -
     other.delete()
 
 
+def test_the_directory_names_the_schedules_that_a_program_declares(live_queue: Queue) -> None:
+    live_queue.every("1h", name="hourly", handler="refresh")
+    live_queue.cron("0 3 * * *", name="nightly", tz="Europe/Berlin", missed="all")
+    worker = Worker(live_queue)
+    worker.handler(lambda job: None)
+    with at_work(worker):
+        wait_until(lambda: alive(live_queue), "it to be there")
+        [info] = alive(live_queue)
+    assert info.name == f"{platform.node()}:{os.getpid()}"
+    assert info.about["schedule_count"] == 2
+    assert info.about["schedules"] == [
+        ["hourly", "refresh", "skip", "every 1h"],
+        ["nightly", None, "all", "0 3 * * * Europe/Berlin"],
+    ]
+
+
+def test_of_many_schedules_the_directory_names_some_and_their_number(live_queue: Queue) -> None:
+    for n in range(200):
+        live_queue.every("1h", name=f"schedule number {n}", handler="refresh")
+    worker = Worker(live_queue)
+    worker.handler("refresh")(lambda job: None)
+    with at_work(worker):
+        wait_until(lambda: alive(live_queue), "it to be there")
+        [info] = alive(live_queue)
+    assert info.about["schedule_count"] == 200
+    assert 20 < len(info.about["schedules"]) < 200
+    assert info.about["handlers"] == ["refresh"]
+
+
 def test_a_job_that_nobody_takes_is_explained(live_queue: Queue) -> None:
     live_queue.add(b"", id="a", delay=600)
     live_queue.add(b"", id="b", delay=600, handler="send", timeout=5)

@@ -1,12 +1,11 @@
-"""Commands that read: ls, counts, workers, peek, failed, show, explain, result."""
+"""Commands that look at queues and jobs: ls, counts, groups, peek, show, explain, result."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import click
 import msgspec
@@ -21,18 +20,22 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.text import (
+    age,
     clock,
     emit,
     fields,
+    iso,
     limit,
-    many,
     payload_json,
     payload_line,
     payload_lines,
-    plain,
+    red,
     seconds,
+    sentence,
     table,
+    when,
     write_raw,
+    yellow,
 )
 from holdfast.client.sync.queue import Queue
 from holdfast.connection.server import Server
@@ -65,19 +68,33 @@ def counts_json(counts: Counts) -> dict[str, Any]:
     return {**msgspec.structs.asdict(counts), "waiting": counts.waiting}
 
 
-def job_json(job: Job) -> dict[str, Any]:
+Who: TypeAlias = Callable[[str | None], str | None]
+"""Returns the `host:pid` of the worker that holds a lease, or the token if it is not known."""
+
+
+def who_holds(queue: Queue, jobs: list[Job]) -> Who:
+    """Return who holds leases. Asks for the workers only if one of the jobs is leased."""
+    known = queue.workers() if any(job.token for job in jobs) else []
+    names = {worker.holder: worker.name for worker in known}
+    return lambda token: token and names.get(token.rpartition(".")[0], token)
+
+
+def job_json(job: Job, who: Who) -> dict[str, Any]:
     """Return a job for JSON: what most jobs have, then its facts."""
+    facts = msgspec.structs.asdict(job.facts)
+    times = ("failed_at", "ended_at", "taken_until")
     return {
         "id": job.id,
         "state": job.state,
         **payload_json(job.data),
         "priority": job.priority,
-        "at": job.at,
-        "leased_at": job.leased_at,
+        "at": iso(job.at),
+        "leased_at": iso(job.leased_at),
+        "worker": who(job.token),
         "token": job.token,
         "behind": job.behind,
         "successor": job.successor,
-        "facts": msgspec.structs.asdict(job.facts),
+        "facts": facts | {name: iso(in_seconds(facts[name])) for name in times},
     }
 
 
@@ -99,10 +116,11 @@ def ls(url: str | None, as_json: bool) -> None:
         emit([{"queue": name, **counts_json(counts)} for name, counts in found])
         return
     rows = [
-        (name + _paused(counts), *(getattr(counts, state) for state in COUNTED))
+        (queue_cell(name, counts), *(count_cell(counts, state) for state in COUNTED))
         for name, counts in found
     ]
-    table(("queue", *COUNTED), rows, right=COUNTED, none="no queues")
+    drop = ("ended", "parked", "delayed")
+    table(("queue", *COUNTED), rows, right=COUNTED, drop=drop, none="no queues")
 
 
 def reached(server: Server) -> Iterator[tuple[str, Counts]]:
@@ -115,8 +133,15 @@ def reached(server: Server) -> Iterator[tuple[str, Counts]]:
                 raise
 
 
-def _paused(counts: Counts) -> str:
-    return " (paused)" if counts.paused else ""
+def queue_cell(name: str, counts: Counts) -> object:
+    """Return the name of a queue for a table."""
+    return yellow(f"{name} (paused)") if counts.paused else name
+
+
+def count_cell(counts: Counts, state: str) -> object:
+    """Return how many jobs are in a state, for a table."""
+    count = getattr(counts, state)
+    return red(count, when=state == "failed" and count)
 
 
 @click.command(epilog=examples("counts emails", "counts emails --json"))
@@ -128,55 +153,35 @@ def counts(queue: str, url: str | None, as_json: bool) -> None:
     if as_json:
         emit(counts_json(found))
         return
-    fields((state, f"{getattr(found, state):>9,}") for state in COUNTED)
+    for state in COUNTED:
+        count = getattr(found, state)
+        fields([(f"{state:8}", red(f"{count:>8,}", when=state == "failed" and count))])
     if found.paused:
         click.secho("paused: no lease is granted until `holdfast resume`", fg="yellow")
 
 
-@click.command(epilog=examples("workers emails", "workers emails --json"))
+@click.command(epilog=examples("groups emails", "groups emails --json"))
 @on_a_queue
 @json_option
-def workers(queue: str, url: str | None, as_json: bool) -> None:
-    """Show the workers of a queue.
-
-    Workers register themselves, for a limited time. The list is for people: leases do not depend
-    on it.
-    """
-    found = open_queue(queue, url).workers()
-    found.sort(key=lambda worker: (not worker.alive, -worker.alive_until))
+def groups(queue: str, url: str | None, as_json: bool) -> None:
+    """Show the groups that have jobs, with their limits."""
+    found = open_queue(queue, url).groups()
     if as_json:
-        emit([msgspec.structs.asdict(worker) for worker in found])
+        emit([msgspec.structs.asdict(group) for group in found])
         return
-    now = time.time()
+    numbers = ("running", "limit", "waiting", "jobs")
     table(
-        ("holder", "alive", "host", "pid", "running", "about"),
+        ("group", *numbers),
         [
             (
-                worker.holder,
-                "yes" if worker.alive else f"gone for {seconds(max(0, now - worker.alive_until))}",
-                worker.about.get("host", ""),
-                worker.about.get("pid", ""),
-                _running(worker.about.get("running")),
-                _about(worker.about),
+                *(group.name, group.running),
+                *(yellow(limit(group.limit), when=group.limit == 0), group.parked, group.jobs),
             )
-            for worker in found
+            for group in found
         ],
-        right=("pid", "running"),
-        none="no workers",
+        right=numbers,
+        none="no groups have jobs",
     )
-
-
-def _running(jobs: object) -> str:
-    return str(len(jobs)) if isinstance(jobs, list) else ""
-
-
-def _about(about: dict[str, Any]) -> str:
-    rest = {k: v for k, v in about.items() if k not in ("host", "pid", "running")}
-    return ", ".join(f"{name}: {_words(value)}" for name, value in rest.items())
-
-
-def _words(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 # -------------------------------------------------------------------- jobs
@@ -208,73 +213,46 @@ def peek(
 
     Leases none of them. With --raw each payload is followed by a line break.
     """
-    found = open_queue(queue, url).peek(count, state=cast("State", state), first=first)
+    source = open_queue(queue, url)
+    found = source.peek(count, state=cast("State", state), first=first)
+    who = who_holds(source, found)
     if as_json or raw:
-        _write(found, raw=raw)
+        write_jobs(found, who, raw=raw)
         return
-    when = _WHEN.get(state)
+    at, held = _WHEN.get(state), state == "leased"
     table(
-        ("id", "priority", *([when] if when else []), "payload"),
+        (
+            *("id", "handler", "priority", *(["worker"] if held else [])),
+            *([at, "when"] if at else []),
+            "payload",
+        ),
         [
             (
-                job.id,
-                _or_blank(job.priority),
-                *([clock(job.at) or ""] if when else []),
+                *(job.id, or_blank(job.facts.handler), or_blank(job.priority)),
+                *([or_blank(who(job.token))] if held else []),
+                *([clock(job.at) or "", age(job.at)] if at else []),
                 payload_line(job.data),
             )
             for job in found
         ],
         right=("priority",),
+        drop=(at or "", "priority", "handler"),
         none=f"no {state} jobs",
     )
 
 
-def _or_blank(value: object) -> object:
+def or_blank(value: object) -> object:
+    """Return a value for a table, in which None is blank."""
     return "" if value is None else value
 
 
-def _write(found: list[Job], *, raw: bool) -> None:
+def write_jobs(found: list[Job], who: Who, *, raw: bool) -> None:
+    """Write jobs as JSON, or only their payloads as they are."""
     if raw:
         for job in found:
             write_raw((job.data or b"") + b"\n")
     else:
-        emit([job_json(job) for job in found])
-
-
-@click.command(epilog=examples("failed emails", "failed emails --json | jq '.[].id'"))
-@on_a_queue
-@count_option
-@first_option
-@raw_option
-@json_option
-def failed(queue: str, url: str | None, count: int, first: int, raw: bool, as_json: bool) -> None:
-    """Show failed jobs, with their errors.
-
-    A failed job stays until `holdfast revive`, `holdfast cancel` or a failure handler.
-    """
-    source = open_queue(queue, url)
-    found = source.failed(count, first=first)
-    if as_json or raw:
-        _write(found, raw=raw)
-        return
-    table(
-        ("id", "failed at", "failures", "lapses", "error", "payload"),
-        [
-            (
-                job.id,
-                clock(_seconds(job.facts.failed_at)) or "",
-                job.failures,
-                job.lapses,
-                job.error or "",
-                payload_line(job.data),
-            )
-            for job in found
-        ],
-        right=("failures", "lapses"),
-        none="no failed jobs",
-    )
-    if len(found) == count and (total := source.counts().failed) > first + count:
-        click.echo(f"… of {many(total, 'failed job')}", err=True)
+        emit([job_json(job, who) for job in found])
 
 
 @click.command(epilog=examples("show emails invoice-7", "show emails invoice-7 --raw > letter.bin"))
@@ -290,36 +268,51 @@ def show(queue: str, url: str | None, id: str, raw: bool, as_json: bool) -> None
         raise JobNotFound(f"{id}: {opened.explain(id)}")
     if raw:
         write_raw(job.data or b"")
-    elif as_json:
-        emit(job_json(job))
+        return
+    who = who_holds(opened, [job])
+    if as_json:
+        emit(job_json(job, who))
     else:
-        fields(_about_job(job))
+        fields(_about_job(job, who))
         _payload("payload", job.data)
 
 
-def _about_job(job: Job) -> list[tuple[str, object]]:
+def _about_job(job: Job, who: Who) -> list[tuple[str, object]]:
     facts = job.facts
-    when = _WHEN.get(job.state)
+    at = _WHEN.get(job.state)
+    state = job.state + (", cancelled while it runs" if facts.cancelled else "")
+    held, worker = job.state == "leased", who(job.token)
     return [
         ("id", job.id),
-        ("state", job.state + (", cancelled while it runs" if facts.cancelled else "")),
+        ("state", red(state, when=job.state == "failed")),
         ("priority", job.priority),
-        (when or "at", clock(job.at) if when else None),
-        ("leased since", clock(job.leased_at)),
-        ("token", job.token),
+        (at or "at", when(job.at) if at else None),
+        ("leased since" if held else "last leased", when(job.leased_at)),
+        ("worker" if held else "last worker", worker if worker != job.token else None),
+        ("token" if held else "last token", job.token),
         ("jobs before it", job.behind),
         ("handler", facts.handler),
         ("request", facts.request),
         ("group", facts.group),
-        ("timeout", seconds(_seconds(facts.timeout_ms))),
+        ("timeout", seconds(in_seconds(facts.timeout_ms))),
         ("failures", _of(facts.failures, facts.max_failures)),
         ("lapses", _of(facts.lapses, facts.max_lapses)),
-        ("error", facts.error),
-        ("failed at", clock(_seconds(facts.failed_at))),
+        ("error", red(facts.error) if facts.error else None),
+        ("failed at", when(in_seconds(facts.failed_at))),
         ("outcome", facts.outcome),
-        ("ended at", clock(_seconds(facts.ended_at))),
+        ("ended at", when(in_seconds(facts.ended_at))),
         ("successor", "an update waits for the lease to end" if job.successor else None),
+        ("not kept", _not_kept(job)),
     ]
+
+
+def _not_kept(job: Job) -> str | None:
+    """Return what is not known any more of a job that has ended."""
+    if job.state != "ended":
+        return None
+    known = {"payload": job.data, "priority": job.priority, "timeout": job.facts.timeout_ms}
+    known |= {name: getattr(job.facts, name) for name in ("handler", "failures", "lapses")}
+    return ", ".join(name for name, value in known.items() if value is None) or None
 
 
 def _of(count: int | None, most: int | None) -> str | None:
@@ -342,7 +335,8 @@ def _payload(name: str, data: bytes | None) -> None:
         click.echo(f"  {line}")
 
 
-def _seconds(ms: int | None) -> float | None:
+def in_seconds(ms: int | None) -> float | None:
+    """Return milliseconds in seconds."""
     return None if ms is None else ms / 1000
 
 
@@ -356,7 +350,7 @@ def explain(queue: str, url: str | None, id: str, as_json: bool) -> None:
     if as_json:
         emit({"id": id, "explanation": why})
     else:
-        click.echo(visible(_UTC.sub(_as_clock, why)))
+        sentence(visible(_UTC.sub(_as_clock, why)))
 
 
 def _as_clock(found: re.Match[str]) -> str:
@@ -390,7 +384,7 @@ def result(
             {
                 "id": outcome.id,
                 "kind": outcome.kind,
-                "at": plain(outcome.at),
+                "at": iso(outcome.at),
                 "error": outcome.error,
                 "result": payload["data"],
                 **({"result_base64": payload["data_base64"]} if "data_base64" in payload else {}),
@@ -399,7 +393,8 @@ def result(
     elif raw:
         write_raw(outcome.result or b"")
     else:
-        fields([(outcome.kind, clock(outcome.at)), ("error", outcome.error)])
+        bad = outcome.kind == "failed"
+        fields([(outcome.kind, red(when(outcome.at), when=bad)), ("error", outcome.error)])
         _payload("result", outcome.result)
     if not outcome.completed:
         click.get_current_context().exit(1)

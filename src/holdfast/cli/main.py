@@ -41,7 +41,7 @@ _SECTIONS: Final = {
         "show": ("look", "Show one job in full."),
         "explain": ("look", "Say why a job is not running."),
         "result": ("look", "Show how a job ended, with its result."),
-        "failed": ("look", "Show failed jobs, with their errors."),
+        "failed": ("failed", "Show failed jobs, with their errors."),
         "revive": ("manage", "Run failed jobs again."),
         "cancel": ("manage", "Cancel jobs."),
     },
@@ -57,7 +57,11 @@ _SECTIONS: Final = {
         "ls": ("look", "List the queues on a server."),
         "counts": ("look", "Count the jobs of a queue, by state."),
         "watch": ("watch", "Watch counts and rates of queues, live."),
-        "workers": ("look", "Show the workers of a queue."),
+        "events": ("events", "Show what happens in a queue, live."),
+        "groups": ("look", "Show the groups that have jobs, with their limits."),
+        "schedules": ("schedules", "Show the schedules that the workers of a queue declare."),
+        "workers": ("workers", "Show the workers of a queue."),
+        "fail-worker": ("workers", "Give back all jobs of a worker that is gone."),
         "pause": ("manage", "Stop handing out jobs until `resume`."),
         "resume": ("manage", "Hand out jobs again."),
         "tidy": ("manage", "Do a queue's upkeep now: due jobs, lapsed leases, old results."),
@@ -113,7 +117,7 @@ class Commands(Suggesting):
         if cmd_name not in _COMMANDS:
             return None
         module = import_module(f"holdfast.cli.{_COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

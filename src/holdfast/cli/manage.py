@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast.cli.failed import chosen, error_option, handler_option
 from holdfast.cli.look import reached
 from holdfast.cli.options import (
     ask_first,
@@ -25,34 +26,38 @@ from holdfast.client.sync.queue import Queue
 from holdfast.escaping import visible
 from holdfast.job import Problem
 
-FAILED_PER_LOOK = 100
 
-
-@click.command(epilog=examples("revive emails invoice-7", "revive emails --all"))
+@click.command(
+    epilog=examples(
+        "revive emails invoice-7", "revive emails --all", "revive emails --error 'no connection'"
+    )
+)
 @on_a_queue
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Every failed job.")
-def revive(queue: str, url: str | None, ids: tuple[str, ...], every: bool) -> None:
+@handler_option
+@error_option
+def revive(
+    queue: str,
+    url: str | None,
+    ids: tuple[str, ...],
+    every: bool,
+    handler: str | None,
+    error: str | None,
+) -> None:
     """Run failed jobs again.
 
     Their failures and lapses count from 0 again. Exits with 1 if one of the ids is not failed.
     """
-    if bool(ids) == every:
-        raise click.UsageError("give ids, or --all")
+    some = handler is not None or error is not None
+    if bool(ids) + every + some != 1:
+        raise click.UsageError("give ids, --all, or --handler or --error")
     opened = open_queue(queue, url)
-    chosen = _all_failed(opened) if every else list(ids)
-    others = [id for id in chosen if not opened.revive(id)]
-    click.echo(f"{many(len(chosen) - len(others), 'job')} revived")
-    if not every:
+    named = list(ids) or chosen(opened, handler, error)
+    others = [id for id in named if not opened.revive(id)]
+    click.echo(f"{many(len(named) - len(others), 'job')} revived")
+    if ids:
         _report(others, "is not failed")
-
-
-def _all_failed(queue: Queue) -> list[str]:
-    """Return the ids of all failed jobs, before any of them is revived."""
-    ids: list[str] = []
-    while some := queue.failed(FAILED_PER_LOOK, first=len(ids)):
-        ids += [job.id for job in some]
-    return ids
 
 
 def _report(ids: list[str], what: str) -> None:
@@ -67,12 +72,16 @@ def _report(ids: list[str], what: str) -> None:
         "cancel emails invoice-7 invoice-8",
         "cancel emails invoice-7 --waiting-only",
         """cancel emails --matching '{"to": "ann@example.org"}'""",
+        "cancel emails --failed --error 'not an address'",
     )
 )
 @on_a_queue
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--matching", metavar="PAYLOAD", help="Every job with exactly this payload.")
 @click.option("--waiting-only", is_flag=True, help="Do not cancel running jobs.")
+@click.option("--failed", is_flag=True, help="Failed jobs: those of --handler or --error, or all.")
+@handler_option
+@error_option
 @yes_option
 def cancel(
     queue: str,
@@ -80,6 +89,9 @@ def cancel(
     ids: tuple[str, ...],
     matching: str | None,
     waiting_only: bool,
+    failed: bool,
+    handler: str | None,
+    error: str | None,
     yes: bool,
 ) -> None:
     """Cancel jobs.
@@ -88,10 +100,19 @@ def cancel(
     and the job ends as cancelled, however its run ends. Exits with 1 if one of the ids could
     not be cancelled.
     """
-    if bool(ids) == (matching is not None):
-        raise click.UsageError("give ids, or --matching PAYLOAD")
+    if bool(ids) + (matching is not None) + failed != 1:
+        raise click.UsageError("give ids, --matching PAYLOAD, or --failed")
+    if not failed and (handler is not None or error is not None):
+        raise click.UsageError("--handler and --error go with --failed")
     opened = open_queue(queue, url)
     running = not waiting_only
+    if failed:
+        found = chosen(opened, handler, error)
+        if found:
+            ask_first(f"Cancel {many(len(found), 'failed job')} of {visible(queue)}?", yes=yes)
+        count = sum(opened.cancel(id, running=False) for id in found)
+        click.echo(f"{many(count, 'job')} cancelled")
+        return
     if matching is not None:
         ask_first(f"Cancel every job of {visible(queue)} that has this payload?", yes=yes)
         count = opened.cancel_matching(os.fsencode(matching), running=running)

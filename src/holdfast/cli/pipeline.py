@@ -32,8 +32,22 @@ from holdfast.cli.options import (
     yes_option,
 )
 from holdfast.cli.options import limit as as_limit
-from holdfast.cli.text import clock, emit, fields, progress_bar, seconds
-from holdfast.errors import MissingExtra, missing_extra
+from holdfast.cli.text import (
+    age,
+    clock,
+    emit,
+    fields,
+    in_iso,
+    iso,
+    many,
+    progress_bar,
+    red,
+    seconds,
+    table,
+    when,
+    yellow,
+)
+from holdfast.errors import MissingExtra, RequestNotFound, missing_extra
 from holdfast.escaping import visible
 from holdfast.worker import Worker
 
@@ -270,6 +284,51 @@ def _session(name: str, master: str, memory: str) -> SparkSession:
 # --------------------------------------------------------------------- look
 
 
+@pipeline.command(epilog=examples("pipeline ls reports", "pipeline ls reports -n 100 --json"))
+@on_a_queue
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many to show: the newest.",
+)
+@json_option
+def ls(queue: str, url: str | None, count: int, as_json: bool) -> None:
+    """List the requests, the oldest first, also those remembered after their end."""
+    existing = _existing(queue, url)
+    statuses = existing.queue.requests()
+    found: list[tuple[float, Progress]] = []
+    for status in statuses[-count:]:
+        with suppress(RequestNotFound):  # Forgotten meanwhile.
+            found.append((status.opened_at, existing.handle(status.id).progress()))
+    if as_json:
+        emit([{**_builtins(one), "opened_at": iso(opened_at)} for opened_at, one in found])
+        return
+    numbers = ("done", "failed", "running", "parts")
+    table(
+        ("request", "state", *numbers, "opened", "when", "why"),
+        [
+            (
+                *(one.id, _state(one), one.done, red(one.failed, when=one.failed)),
+                *(one.running, one.parts, clock(opened_at) or "", age(opened_at)),
+                one.error or yellow(one.waiting_because or ""),
+            )
+            for opened_at, one in found
+        ],
+        right=numbers,
+        drop=("opened", "running", "why", "when"),
+        none="no requests",
+    )
+    if len(statuses) > count:
+        click.echo(f"… the newest of {many(len(statuses), 'request')}", err=True)
+
+
+def _state(progress: Progress) -> object:
+    return red(progress.state, when=progress.state == "failed")
+
+
 @pipeline.command(
     epilog=examples("pipeline status reports REQUEST", "pipeline status reports REQUEST --follow")
 )
@@ -298,18 +357,18 @@ def status(queue: str, url: str | None, id: str, follow: bool, every: float, as_
     fields(
         [
             ("request", progress.id),
-            ("state", progress.state),
+            ("state", _state(progress)),
             ("error", progress.error),
             ("parts", progress.parts),
             ("done", progress.done),
             ("running", progress.running),
             ("waiting", progress.waiting),
-            ("failed", progress.failed),
+            ("failed", red(progress.failed, when=progress.failed)),
             ("rows in", f"{progress.rows_in:,}{uncounted}"),
             ("rows out", f"{progress.rows_out:,}{uncounted}"),
-            ("ends" if not progress.ended else "ended", clock(progress.ends_at)),
+            ("ends" if not progress.ended else "ended", when(progress.ends_at)),
             ("warning", progress.warning),
-            ("waiting because", progress.waiting_because),
+            ("waiting because", progress.waiting_because and yellow(progress.waiting_because)),
             *((f"part {number}", error) for number, error in progress.errors.items()),
         ]
     )
@@ -322,7 +381,7 @@ def _follow(handle: Handle, every: float, as_json: bool) -> None:
 
 
 def _builtins(progress: Progress) -> Any:
-    return msgspec.to_builtins(progress, str_keys=True)
+    return in_iso(msgspec.to_builtins(progress, str_keys=True), "ends_at")
 
 
 def _line(progress: Progress) -> str:

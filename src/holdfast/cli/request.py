@@ -25,16 +25,19 @@ from holdfast.cli.options import (
 )
 from holdfast.cli.options import limit as as_limit
 from holdfast.cli.text import (
-    clock,
     emit,
     fields,
+    in_iso,
     limit,
     many,
     payload_json,
     payload_line,
     progress_bar,
+    red,
     seconds,
     table,
+    when,
+    yellow,
 )
 from holdfast.client.status import Part, RequestStatus
 from holdfast.escaping import visible
@@ -56,13 +59,14 @@ def request() -> None:
 
 def status_json(status: RequestStatus) -> dict[str, Any]:
     """Return the status of a request for JSON."""
-    return {
+    told = {
         **msgspec.structs.asdict(status),
         "settled": status.settled,
         "ended": status.ended,
         "rate": status.rate,
         "ends_at": status.ends_at,
     }
+    return in_iso(told, *(name for name in told if name.endswith("_at")))
 
 
 # ------------------------------------------------------------------ create
@@ -182,12 +186,21 @@ def ls(queue: str, url: str | None, as_json: bool) -> None:
     numbers = ("done", "failed", "running", "total", "limit", "priority")
     rows = [
         (
-            *(status.id, status.state, status.done, status.failed, status.running),
-            *(status.total, limit(status.limit), status.priority),
+            *(status.id, _state(status), status.done, red(status.failed, when=status.failed)),
+            *(status.running, status.total, _limit(status), status.priority),
         )
         for status in found
     ]
-    table(("request", "state", *numbers), rows, right=numbers, none="no requests")
+    drop = ("priority", "limit", "running")
+    table(("request", "state", *numbers), rows, right=numbers, drop=drop, none="no requests")
+
+
+def _state(status: RequestStatus) -> object:
+    return red(status.state, when=status.state == "failed")
+
+
+def _limit(status: RequestStatus) -> object:
+    return yellow(limit(status.limit), when=status.limit == 0 and not status.ended)
 
 
 @request.command(
@@ -213,7 +226,13 @@ def show(queue: str, url: str | None, id: str, parts: bool, as_json: bool) -> No
         click.echo()
         table(
             ("part", "state", "result or error"),
-            [(part.number, part.state, part.error or payload_line(part.result)) for part in found],
+            [
+                (
+                    *(part.number, red(part.state, when=part.state == "failed")),
+                    part.error or payload_line(part.result),
+                )
+                for part in found
+            ],
             right=("part",),
             none="no parts",
         )
@@ -235,21 +254,21 @@ def _part_json(part: Part) -> dict[str, Any]:
 def _about(status: RequestStatus) -> list[tuple[str, object]]:
     return [
         ("request", status.id),
-        ("state", status.state),
+        ("state", _state(status)),
         ("reason", status.reason),
         ("parts", status.total),
         ("done", status.done),
-        ("failed", status.failed),
+        ("failed", red(status.failed, when=status.failed)),
         ("cancelled", status.cancelled),
         ("running", status.running),
         ("parked", status.parked),
         ("delayed", status.delayed),
         ("priority", status.priority),
-        ("limit", limit(status.limit)),
-        ("opened", clock(status.opened_at)),
-        ("ended", clock(status.ended_at)),
+        ("limit", _limit(status)),
+        ("opened", when(status.opened_at)),
+        ("ended", when(status.ended_at)),
         ("per second", f"{status.rate:.1f}" if status.rate else None),
-        ("ends about", None if status.ended else clock(status.ends_at)),
+        ("ends about", None if status.ended else when(status.ends_at)),
     ]
 
 

@@ -12,14 +12,16 @@ import math
 import os
 import shutil
 import sys
+import time
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
-from typing import Any, Final, TextIO
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, TextIO
 
 import click
 import msgspec
 
+from holdfast.client.status import in_words
 from holdfast.escaping import visible
 
 CUT: Final = "…"
@@ -118,22 +120,44 @@ def payload_json(data: bytes | None) -> dict[str, str | None]:
 # -------------------------------------------------------------------- tables
 
 
+class Coloured(NamedTuple):
+    """A value with a colour: red where something failed, yellow where something waits for you."""
+
+    value: object
+    colour: str
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+def red(value: object, when: object = True) -> object:
+    """Return a value, in red if `when` is true."""
+    return Coloured(value, "red") if when else value
+
+
+def yellow(value: object, when: object = True) -> object:
+    """Return a value, in yellow if `when` is true."""
+    return Coloured(value, "yellow") if when else value
+
+
 def table(
     headings: Sequence[str],
     rows: Sequence[Sequence[object]],
     *,
     right: Collection[str] = (),
+    drop: Sequence[str] = (),
     none: str = "nothing",
 ) -> None:
     """Write rows under headings; `right` are the headings of numbers.
 
-    On a terminal, lines are cut to its width, and cells to a quarter of it, except in the first and
-    the last column. `none` is the message if there are no rows.
+    In a table that is wider than the terminal, cells are cut to a quarter of the width, except in
+    the first and the last column. Then the columns in `drop` are left out, in this order, until it
+    fits. Lines are cut to the width. `none` is the message if there are no rows.
     """
     if not rows:
         click.echo(none, err=True)
         return
-    for line in table_lines(headings, rows, right=right):
+    for line in table_lines(headings, rows, right=right, drop=drop):
         click.echo(line)
 
 
@@ -142,36 +166,91 @@ def table_lines(
     rows: Iterable[Sequence[object]],
     *,
     right: Collection[str] = (),
+    drop: Sequence[str] = (),
     least: int = 0,
 ) -> list[str]:
     """Return the lines of a table; `least` is the minimum width of a column of numbers."""
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    cells = [[visible(cell) for cell in row] for row in rows]
-    for row in cells:
-        row[1:-1] = [_cut(cell, most // 4) for cell in row[1:-1]]
-    widths = [
-        max(_width(heading), least * (heading in right), *(_width(row[i]) for row in cells), 0)
-        for i, heading in enumerate(headings)
+    columns = [
+        _Column(name, cells, right=name in right, least=least * (name in right))
+        for name, *cells in zip(headings, *rows, strict=True)
     ]
+    if most and _least(columns) > most:
+        for column in columns[1:-1]:
+            column.cut(max(most // 4, CELL_LEAST))
+        for name in drop:
+            if _least(columns) <= most:
+                break
+            columns = [column for column in columns if column.name != name]
+    heading, *lines = (_row(columns, n, most) for n in range(len(columns[0].cells)))
+    return [click.style(heading, bold=True), *lines]
 
-    def line(row: Sequence[str]) -> str:
-        padded = [
-            " " * (width - _width(cell)) + cell
-            if heading in right
-            else cell + " " * (width - _width(cell))
-            for heading, cell, width in zip(headings, row, widths, strict=True)
+
+CELL_LEAST: Final = 25
+"""Cells have at least this width, which is that of a time."""
+
+LAST_LEAST: Final = 12
+"""The last column is cut to this width before another column is left out."""
+
+
+class _Column:
+    """The cells of a column, from its heading on, and their width."""
+
+    def __init__(self, name: str, cells: Sequence[object], *, right: bool, least: int) -> None:
+        self.name, self.right, self._least = name, right, least
+        self.cells = [name, *map(visible, cells)]
+        self.colours = [
+            cell.colour if isinstance(cell, Coloured) else None for cell in (name, *cells)
         ]
-        return _cut("  ".join(padded).rstrip(), most)
+        self.width = max(least, *map(_width, self.cells), 0)
 
-    return [click.style(line(headings), bold=True), *map(line, cells)]
+    def cut(self, most: int) -> None:
+        """Cut the cells to a width. The heading stays whole."""
+        self.cells[1:] = [_cut(cell, most) for cell in self.cells[1:]]
+        self.width = max(self._least, *map(_width, self.cells), 0)
+
+
+def _least(columns: Sequence[_Column]) -> int:
+    """Return the width that a table needs: its last column may be cut."""
+    *widths, last = (column.width for column in columns)
+    return sum(widths) + min(last, LAST_LEAST) + 2 * len(widths)
+
+
+def _row(columns: Sequence[_Column], n: int, most: int) -> str:
+    """Return a line of a table, cut to a width; 0 for none."""
+    line, used, blanks = "", 0, 0
+    for column in columns:
+        text = column.cells[n]
+        pad = column.width - _width(text)
+        blanks += pad if column.right else 0
+        if text:
+            left = most - used - blanks if most else 0
+            if most and left <= 0:
+                break
+            text = _cut(text, left)
+            colour = column.colours[n]
+            line += " " * blanks + (click.style(text, fg=colour) if colour else text)
+            used, blanks = used + blanks + _width(text), 0
+        blanks += 2 + (0 if column.right else pad)
+    return line
+
+
+def sentence(text: str) -> None:
+    """Write a text as one line; on a terminal, as lines of whole words."""
+    if sys.stdout.isatty():
+        text = click.wrap_text(text, shutil.get_terminal_size().columns)
+    click.echo(text)
 
 
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
     """Write names and values, one pair per line, without values that are None."""
-    given = [(name, visible(value)) for name, value in pairs if value is not None]
+    given = [(name, value) for name, value in pairs if value is not None]
     width = max((len(name) for name, _ in given), default=0)
     for name, value in given:
-        click.echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
+        shown = visible(value)
+        if isinstance(value, Coloured):
+            shown = click.style(shown, fg=value.colour)
+        click.echo(f"{click.style(name.ljust(width), bold=True)}  {shown}")
 
 
 def _width(text: str) -> int:
@@ -208,18 +287,42 @@ def clock(at: float | None) -> str | None:
         return "never"
 
 
+def age(at: float | None) -> str:
+    """Return how long ago an instant was, or how soon it is: 3 min ago, in 2 h 5 min."""
+    if at is None or not math.isfinite(at):
+        return ""
+    apart = at - time.time()
+    words = in_words(float(round(abs(apart))))
+    if round(apart) == 0:
+        return "now"
+    return f"in {words}" if apart > 0 else f"{words} ago"
+
+
+def when(at: float | None) -> str | None:
+    """Return an instant in local time, with how long ago it was."""
+    told, ago = clock(at), age(at)
+    return f"{told} ({ago})" if told and ago else told
+
+
+def iso(at: float | None) -> str | None:
+    """Return an instant for JSON, in UTC; None for none and for never."""
+    if at is None:
+        return None
+    try:
+        told = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return None
+    return told.replace("+00:00", "Z")
+
+
+def in_iso(value: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return a dict in which these instants are written for JSON."""
+    return value | {name: iso(value[name]) for name in names}
+
+
 def seconds(value: float | None) -> str | None:
     """Return a duration in words: 1 h 30 min."""
-    if value is None or not math.isfinite(value):
-        return None
-    if value < 60:
-        return f"{value:.3g} s"
-    parts, left = [], round(value)
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
+    return None if value is None or not math.isfinite(value) else in_words(value)
 
 
 def many(count: int, what: str) -> str:

@@ -11,9 +11,9 @@ from typing import Any, Final
 import click
 
 from holdfast.cli.existing import missing_error
-from holdfast.cli.look import counts_json, reached
+from holdfast.cli.look import count_cell, counts_json, queue_cell, reached
 from holdfast.cli.options import examples, json_option, opened, pause, url_option
-from holdfast.cli.text import CUT, can_draw, draw, emit_line, table_lines
+from holdfast.cli.text import CUT, can_draw, draw, emit_line, iso, table_lines
 from holdfast.client.sync.queue import Queue
 from holdfast.job import Counts, Totals
 
@@ -113,8 +113,8 @@ def _look(queue: Queue) -> Look:
 def _lines(seen: dict[str, Look], before: dict[str, Look], *, heading: bool) -> list[str]:
     rows = [
         (
-            name + (" (paused)" if look.counts.paused else ""),
-            *(getattr(look.counts, state) for state in SHOWN),
+            queue_cell(name, look.counts),
+            *(count_cell(look.counts, state) for state in SHOWN),
             *(
                 "" if rate is None else f"{rate:,.0f}"
                 for rate in look.rates(before.get(name)).values()
@@ -124,10 +124,11 @@ def _lines(seen: dict[str, Look], before: dict[str, Look], *, heading: bool) -> 
     ]
     numbers = (*SHOWN, *RATES.values())
     # A fixed width keeps piped lines in columns, whatever their numbers.
-    lines = table_lines(("queue", *numbers), rows, right=numbers, least=7)
+    drop = ("retried/s", "parked", "delayed", "added/s")
+    lines = table_lines(("queue", *numbers), rows, right=numbers, drop=drop, least=7)
     return lines if heading else lines[1:]
 
 
 def _line(name: str, look: Look, before: Look | None) -> dict[str, Any]:
     rates = {f"{name}_per_second": rate for name, rate in look.rates(before).items()}
-    return {"queue": name, "at": time.time(), **counts_json(look.counts), **rates}
+    return {"queue": name, "at": iso(time.time()), **counts_json(look.counts), **rates}

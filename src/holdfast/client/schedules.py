@@ -6,6 +6,7 @@ its last tick. A process must present that to make the next tick, so each tick i
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +46,9 @@ class Schedule:
     missed: Missed
     rhythm: Rhythm = field(repr=False)
 
+    rule: str = ""
+    """The interval or the cron expression and its time zone, as `rhythm_of` reads it."""
+
     def after(self, instant: Instant) -> datetime | None:
         """Return the first tick after an instant, or None."""
         tick = self.rhythm(arguments.instant_ms("instant", instant))
@@ -81,6 +85,18 @@ def plan(schedule: Schedule, now: int, last: int | None, most: int = MAX_JOBS) -
             made.append((tick, interval))
         tick = following
     return Plan(made, made[-1][0] if made else last, None)
+
+
+def overdue(rhythm: Rhythm, last: int, now: int, most: int) -> int:
+    """Count the ticks since the last that was made and that are too late to make, up to `most`."""
+    count, tick = 0, rhythm(last)
+    while tick is not None and tick < now and count < most:
+        following = rhythm(tick)
+        interval = arguments.NEVER_MS if following is None else following - tick
+        if tick >= now - min(LATE_MS, interval // 2):
+            break
+        count, tick = count + 1, following
+    return count
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,12 @@ def tick_id(name: str, tick: int) -> str:
 
 
 def made(
-    rhythm: Rhythm, data: object, name: str | None, missed: Missed, options: Mapping[str, Any]
+    rhythm: Rhythm,
+    rule: str,
+    data: object,
+    name: str | None,
+    missed: Missed,
+    options: Mapping[str, Any],
 ) -> Schedule:
     """Return a schedule, checked."""
     if isinstance(data, NewJob):
@@ -151,7 +172,7 @@ def made(
         raise InvalidArgument(f"the name of a schedule has at most {MAX_SCHEDULE_BYTES} bytes")
     if missed not in ("skip", "all"):
         raise InvalidArgument(f"missed must be 'skip' or 'all', not {arguments.shown(missed)}")
-    return Schedule(name, job, missed, rhythm)
+    return Schedule(name, job, missed, rhythm, rule)
 
 
 def declare(known: dict[str, Schedule], schedule: Schedule, encode: Encode) -> Schedule:
@@ -163,7 +184,7 @@ def declare(known: dict[str, Schedule], schedule: Schedule, encode: Encode) -> S
         )
     [entry] = encode([schedule.job])
     job = replace(schedule.job, data=entry.payload)
-    declared = known[name] = Schedule(name, job, schedule.missed, schedule.rhythm)
+    declared = known[name] = dataclasses.replace(schedule, job=job)
     return declared
 
 
@@ -196,6 +217,28 @@ def every(interval: str | Duration) -> Rhythm:
         return cron(interval, UTC)
     ms = _interval_ms(interval)
     return lambda after: (after // ms + 1) * ms
+
+
+def every_rule(interval: str | Duration) -> str:
+    """Return the text of an interval that `every` accepts."""
+    if not isinstance(interval, str):
+        seconds = f"{_interval_ms(interval) / 1000:.3f}".rstrip("0").rstrip(".")
+        return f"every {seconds}s"
+    text = " ".join(interval.split())
+    return f"{text} UTC" if text.startswith("@") else f"every {text}"
+
+
+def cron_rule(expression: str, tz: str | tzinfo) -> str:
+    """Return the text of a cron expression that `cron` accepts, and its time zone."""
+    return f"{' '.join(expression.split())} {tz}"
+
+
+def rhythm_of(rule: str) -> Rhythm:
+    """Return the rhythm of a rule. Refuses a rule with a time zone of the program's own."""
+    if rule.startswith("every "):
+        return every(rule.removeprefix("every "))
+    expression, _, tz = rule.rpartition(" ")
+    return cron(expression, tz)
 
 
 def _interval_ms(interval: str | Duration) -> int:

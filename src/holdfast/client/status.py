@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -173,9 +174,7 @@ _WAITING = ("ready", "delayed", "parked")
 
 def needs_workers(shown: Shown | None) -> bool:
     """Return whether the explanation of a job needs the directory of workers."""
-    if shown is None:
-        return False
-    return shown.job.state in _WAITING or _may_be_late(shown.job)
+    return shown is not None and shown.job.state in (*_WAITING, "leased")
 
 
 def _may_be_late(job: Job) -> bool:
@@ -196,11 +195,10 @@ def explain(shown: Shown | None, workers: Iterable[WorkerInfo] = ()) -> str:
     """Return why a job is not running, or that it is. `workers` shows who has its handler."""
     if shown is None:
         return "no job has this id: it was never added, or it ended and was not to be remembered"
-    job = shown.job
-    said = [_state(shown, job)]
+    job, known = shown.job, list(workers)
+    said = [_state(shown, job, known)]
     if shown.paused and job.state in _WAITING:
         said.append("the queue is paused")
-    known = list(workers)
     if job.state in _WAITING:
         said += _nobody_takes(job.facts.handler, known)
     if _may_be_late(job):
@@ -262,7 +260,7 @@ def _is_stopped(shown: Shown, job: Job) -> bool:
     return stopping and job.state == "leased" and job.facts.failed_at is None
 
 
-def _state(shown: Shown, job: Job) -> str:
+def _state(shown: Shown, job: Job, workers: list[WorkerInfo]) -> str:
     match job.state:
         case "ready":
             before = f"behind {_times(job.behind or 0, 'job')}" if job.behind else "the next to run"
@@ -275,7 +273,9 @@ def _state(shown: Shown, job: Job) -> str:
             since = f" since {_clock(job.leased_at)}" if job.leased_at else ""
             what = "its failure is handled" if job.facts.failed_at is not None else "leased"
             lapses = _left(job.at, shown.now)
-            return f"{what} under {job.token}{since}, the lease lapses in {lapses}"
+            by = worker_of(job.token, workers)
+            of = f"by {by} under {job.token}" if by else f"under {job.token}"
+            return f"{what} {of}{since}, the lease lapses in {lapses}"
         case "failed":
             again = "" if job.at != math.inf else ", and no failure handler gets it again"
             return (
@@ -286,10 +286,10 @@ def _state(shown: Shown, job: Job) -> str:
             until = "as long as its request" if shown.record else f"until {_clock(job.at)}"
             return f"{job.facts.outcome or 'completed'}, remembered {until}"
         case _:
-            return _parked(shown, job)
+            return _parked(shown, job, workers)
 
 
-def _parked(shown: Shown, job: Job) -> str:
+def _parked(shown: Shown, job: Job, workers: list[WorkerInfo]) -> str:
     """Explain what a part, or a job of a group, waits for."""
     record, facts = shown.record, job.facts
     kind = "request" if facts.request else "group"
@@ -301,7 +301,9 @@ def _parked(shown: Shown, job: Job) -> str:
     elif record and record.limit == 0:
         said.append(f"its {kind} is paused: the limit is 0")
     elif record and 0 <= record.limit <= record.running:
-        held = f" held by {', '.join(shown.holders)}" if shown.holders else ""
+        holders = Counter(worker_of(token, workers) or token for token in shown.holders)
+        names = [name if n == 1 else f"{name} ({n})" for name, n in holders.items()]
+        held = f" held by {', '.join(names)}" if names else ""
         said.append(f"limit full: {record.running} of {record.limit}{held}")
     elif not job.behind:
         said.append(f"the next of its {kind}")
@@ -313,8 +315,26 @@ def _times(count: int | None, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+def worker_of(token: str | None, workers: Iterable[WorkerInfo]) -> str | None:
+    """Return the `host:pid` of the worker that holds a lease; None if it is not registered."""
+    holder = (token or "").rpartition(".")[0]
+    return next((worker.name for worker in workers if worker.holder == holder), None)
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration in words: 1 h 30 min."""
+    if seconds < 59.95:
+        return f"{seconds:.3g} s"
+    parts, left = [], round(seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
 def _left(at: float | None, now: float) -> str:
-    return f"{max(0.0, (at or 0) - now):.1f} s"
+    return in_words(max(0.0, (at or 0) - now))
 
 
 def _clock(at: float | None) -> str:

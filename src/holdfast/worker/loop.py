@@ -177,7 +177,7 @@ class ControlLoop:
         self._register_at = time.monotonic() + REGISTER_SECONDS
         running = list(map(RunningJob.describe, self._held.running()[:MOST_SHOWN]))
         handlers = self._shared.handlers.about(self.called)
-        about = {**self._shared.about, **handlers, "running": running}
+        about = {**self._shared.about, **handlers, **self._ticker.about(), "running": running}
         notes = about.pop("notes", None)
         if isinstance(notes, dict) and notes:
             about["notes"] = [list(note) for note in reversed(list(notes.items()))]

@@ -139,7 +139,7 @@ def check_servers(queues: Iterable[AnyQueue]) -> None:
 def fitting(about: Mapping[str, object]) -> dict[str, object]:
     """Return a worker's entry, cut down to the size that the directory accepts."""
     fits = dict(about)
-    for name in ("notes", "running", "handlers", "coroutines", "queues"):
+    for name in ("schedules", "notes", "running", "handlers", "coroutines", "queues"):
         while (listed := fits.get(name)) and len(msgspec.msgpack.encode(fits)) > MAX_ERROR_BYTES:
             assert isinstance(listed, list)
             # List all handlers or none: in a partial list some would seem to be missing.
@@ -167,6 +167,14 @@ class Ticker:
         self._longest = MOVED_SECONDS if queue.clock else LOOK_SECONDS
         self._look_at: dict[str, float] = {}
         self._in_trouble: set[str] = set()
+
+    def about(self) -> dict[str, object]:
+        """Return the entry in the directory of workers about the schedules: each in four words."""
+        declared = [
+            [one.name, one.job.handler or None, one.missed, one.rule]
+            for one in self._queue.schedules.copy().values()
+        ]
+        return {"schedules": declared, "schedule_count": len(declared)} if declared else {}
 
     def next_at(self) -> float:
         """Return when the next tick is due, on the monotonic clock."""

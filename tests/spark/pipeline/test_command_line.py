@@ -45,11 +45,20 @@ def test_a_request_from_submit_to_report(
     )
     assert said == "daily\n"
     assert hf.json("pipeline", "status", name, "daily")["state"] == "planning"
+    listed = hf("pipeline", "ls", name).splitlines()
+    assert listed[0].split() == [
+        *("request", "state", "done", "failed", "running", "parts", "opened", "when", "why")
+    ]
+    assert listed[1].startswith("daily    planning     0       0        0      0  20")
+    assert "no worker of" in listed[1]
     hf("pipeline", "work", name, "--transforms", TRANSFORMS, "--until-empty", *where)
     handle = pipeline.handle("daily")
     must_be_published(handle, root)
     told = hf.json("pipeline", "status", name, "daily")
     assert (told["state"], told["done"], told["rows_out"]) == ("done", 1, 993)
+    [told] = hf.json("pipeline", "ls", name)
+    assert (told["id"], told["state"], told["parts"]) == ("daily", "done", 1)
+    assert told["opened_at"].endswith("Z")
     assert "1 of 1 parts, done" in hf("pipeline", "status", name, "daily", "--follow")
     assert rows(handle.read(spark)).total() == 993
     picture = root.parent / "timeline.png"

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import UNSET
@@ -575,7 +576,8 @@ class AsyncQueue:
         Workers of this queue add the jobs, as do calls of `tick`. However many processes do, each
         tick adds one job, `<name>@<time>`.
         """
-        made = schedules.made(schedules.every(interval), data, name, missed, options)
+        rhythm, rule = schedules.every(interval), schedules.every_rule(interval)
+        made = schedules.made(rhythm, rule, data, name, missed, options)
         return schedules.declare(self.schedules, made, self._shard_named(made.name)._entries.many)
 
     def cron(
@@ -595,7 +597,8 @@ class AsyncQueue:
         forward, a skipped time ticks right after the gap. When it is put back, a repeated time
         ticks once.
         """
-        made = schedules.made(schedules.cron(expression, tz), data, name, missed, options)
+        rhythm, rule = schedules.cron(expression, tz), schedules.cron_rule(expression, tz)
+        made = schedules.made(rhythm, rule, data, name, missed, options)
         return schedules.declare(self.schedules, made, self._shard_named(made.name)._entries.many)
 
     async def tick(self) -> list[Receipt]:
@@ -611,6 +614,12 @@ class AsyncQueue:
                 ticked = await self._make_ticks(schedule)
                 receipts += ticked.receipts
         return [receipt for receipt in receipts if receipt]
+
+    async def last_tick(self, schedule: str) -> datetime | None:
+        """Return the last tick of a schedule that was made, or None; of a new one, its start."""
+        utf8_name("schedule", schedule)
+        looked = await self._shard_named(schedule)._run(calls.tick(schedule))
+        return None if looked.last is None else datetime.fromtimestamp(looked.last / 1000, UTC)
 
     async def _make_ticks(self, schedule: Schedule) -> Ticked:
         """Make the ticks of a schedule that are due, as many as fit into one call."""
