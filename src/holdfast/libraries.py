@@ -13,6 +13,7 @@ from typing import Any, Final
 import hiredis
 
 from holdfast import arguments
+from holdfast.client.sharding import Sharding
 from holdfast.client.sync.queue import Queue
 from holdfast.connection.address import Address, Node
 from holdfast.connection.protocol import INFO, pack, refusal
@@ -153,24 +154,36 @@ RUN: Final = (
 """The commands that the functions run, as the user who calls them."""
 
 
-def acl_rule(queue: str, user: str | None = None, *, load: bool = False) -> str:
+def acl_rule(
+    queue: str, user: str | None = None, *, load: bool = False, shards: int | None = None
+) -> str:
     """Return the command that makes a user who may do all that a queue needs, and nothing else.
 
-    With `load`, the user may load the library. The password is for you to replace. A server takes
-    no spaces in a rule: there any character is allowed.
+    With `load`, the user may load the library. `shards` says how many a sharded queue has. The
+    password is for you to replace. A server takes no spaces in a rule: there any character is
+    allowed.
     """
-    queue_keys(queue)  # Refuses what is no name.
+    queues = [queue] if shards is None else Sharding(queue, shards).names
+    for name in queues:
+        queue_keys(name)  # Refuses what is no name.
     user = user or queue
     if not user or any(map(_is_space, user)):
-        raise InvalidArgument(f"the name of a user has no spaces: {arguments.shown(user)}")
-    pattern = "".join(
+        raise InvalidArgument(
+            f"the name of a user has no spaces: {arguments.shown(user)}. Give one with --user NAME"
+        )
+    patterns = [_pattern(name) for name in queues]
+    commands = [*SENT[:2], *(("function|load",) if load else ()), *SENT[2:], *RUN]
+    keys = [f"{kind}hf:{{{pattern}}}:*" for kind in "~&" for pattern in patterns]
+    words = [user, "on", ">secret", *keys, *(f"+{name}" for name in commands)]
+    return " ".join(["ACL SETUSER", *map(_quoted, words)])
+
+
+def _pattern(queue: str) -> str:
+    """Return the pattern of a rule that matches just this name."""
+    return "".join(
         "?" if _is_space(letter) else f"\\{letter}" if letter in "*?[]\\" else letter
         for letter in queue
     )
-    commands = [*SENT[:2], *(("function|load",) if load else ()), *SENT[2:], *RUN]
-    keys = [f"~hf:{{{pattern}}}:*", f"&hf:{{{pattern}}}:*"]
-    words = [user, "on", ">secret", *keys, *(f"+{name}" for name in commands)]
-    return " ".join(["ACL SETUSER", *map(_quoted, words)])
 
 
 def _is_space(letter: str) -> bool:

@@ -13,7 +13,7 @@ import redis
 from cli.support import Commands
 from cluster.nodes import Node, Nodes, closing, url_of
 from engine_support import own_server
-from holdfast import Queue, Worker, WrongState, libraries
+from holdfast import Queue, ServerRefused, ShardedQueue, Worker, WrongState, libraries
 from holdfast.engine import library
 from support import TestServer, command_on, wait_until, with_login
 
@@ -144,3 +144,19 @@ def _read(word: str) -> bytes:
     if not word.startswith('"'):
         return word.encode()
     return word[1:-1].encode().decode("unicode_escape").encode("latin-1")
+
+
+def test_the_rule_of_a_sharded_queue_names_all_shards(hf: Commands, fresh: TestServer) -> None:
+    hf.ran("load", "--url", fresh.url)
+    with fresh.client() as client:
+        command_on(client, *hf.ran("acl", "events", "--shards", "3").stdout.split())
+        url = with_login(fresh.url, "events:secret")
+        with ShardedQueue("events", url, shards=3) as queue:
+            queue.add_many([b"x"] * 20)
+            assert len(queue.lease_many(20, 30)) == 20
+        with Queue("events", url) as other, pytest.raises(ServerRefused):
+            other.add(b"x")
+
+
+def test_the_rule_of_a_queue_with_a_space_needs_the_name_of_a_user(hf: Commands) -> None:
+    assert "Give one with --user NAME" in hf.ran("acl", "two words", code=2).stderr

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import click
@@ -13,7 +16,9 @@ import pytest
 import redis
 
 from cli.support import COMMAND, Commands, interrupted, on_a_terminal, started
+from engine_support import own_server
 from holdfast import Queue
+from holdfast.cli import options
 from holdfast.cli.main import _COMMANDS, main
 from holdfast.server.embedded import find_binary
 from support import DEADLINE, wait_until
@@ -251,7 +256,8 @@ def test_a_full_disk_is_one_line(hf: Commands, queue: Queue) -> None:
     queue.add(b"x")
     with Path("/dev/full").open("w") as full, started("peek", queue.name, stdout=full) as process:
         _, err = process.communicate(timeout=DEADLINE)
-        assert (process.returncode, err) == (1, "Error: cannot write: No space left on device\n")
+        said = "Error: cannot write the output: No space left on device. "
+        assert (process.returncode, err) == (1, f"{said}The command itself was not undone\n")
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(
@@ -298,3 +304,36 @@ def test_a_shell_can_complete_commands() -> None:
         env=environment,
     )
     assert ran.stdout.split() == ["plain,delete", "plain,doctor"]
+
+
+def test_ctrl_c_at_a_question_is_an_interruption_and_no_answer(hf: Commands, queue: Queue) -> None:
+    queue.add(b"x")
+    ours, theirs = pty.openpty()
+    asked = subprocess.Popen(
+        [*COMMAND, "delete", queue.name], stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    while b"[y/N]" not in shown:
+        shown += os.read(ours, 65536)
+    asked.send_signal(signal.SIGINT)
+    assert asked.wait(DEADLINE) == 130
+    os.close(ours)
+    assert on_a_terminal("delete", queue.name, typed=b"n\n")[0] == 1
+    assert queue.counts().ready == 1
+
+
+def test_the_patience_of_a_url_counts_for_commands(
+    hf: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "PATIENCE", 0)
+    with own_server("--appendonly", "yes") as server:
+        with Queue("emails", server.url) as emails:
+            emails.add(b"x")
+        server.kill()
+        returns = threading.Timer(1, server.launch)
+        returns.start()
+        assert "ready 1" in " ".join(
+            hf("counts", "emails", "--url", f"{server.url}?patience={DEADLINE}").split()
+        )
+        returns.join()

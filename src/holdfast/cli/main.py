@@ -142,7 +142,9 @@ class Commands(Suggesting):
             # At exit Python flushes stdout: without this, it would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             if error.errno == errno.ENOSPC:
-                raise click.ClickException(f"cannot write: {error.strerror}") from error
+                raise click.ClickException(
+                    f"cannot write the output: {error.strerror}. The command itself was not undone"
+                ) from error
             ctx.exit()  # The reader closed the pipe, as `head` does: not an error.
 
 

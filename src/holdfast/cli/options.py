@@ -14,6 +14,7 @@ import click
 
 from holdfast.cli.existing import check_exists
 from holdfast.client.sync.queue import Queue
+from holdfast.connection.address import parse
 from holdfast.connection.server import Server
 from holdfast.escaping import visible
 from holdfast.server.directory import default_directory, default_notice
@@ -130,7 +131,8 @@ def on_a_queue(command: F) -> F:
 
 def opened(url: str | None) -> Server:
     """Return the server that a command talks to; it is closed when the command ends."""
-    server = Server(url, patience=PATIENCE)
+    address = parse(url)
+    server = Server(address, patience=PATIENCE if address.patience is None else None)
     if server.address.by_default and (notice := default_notice(default_directory())):
         click.echo(f"Warning: {visible(notice)}", err=True)
     click.get_current_context().call_on_close(server.close)
@@ -151,7 +153,14 @@ def ask_first(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Confirm with --yes: stdin is not a terminal.")
-    click.confirm(question, abort=True, err=True)
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # Not at the end of the input.
+            raise KeyboardInterrupt from None
+        raise
+    if not agreed:
+        raise click.Abort
 
 
 def examples(*lines: str) -> str:

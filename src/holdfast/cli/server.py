@@ -106,17 +106,20 @@ def load(url: str | None, prune: bool, as_json: bool) -> None:
             click.echo(f"{visible(one.server)}: {visible(name)} is of another release")
 
 
-@click.command(epilog=examples("acl emails", "acl emails --user mailer --load"))
+@click.command(
+    epilog=examples("acl emails", "acl emails --user mailer --load", "acl events --shards 16")
+)
 @click.argument("queue")
 @click.option("--user", help="The name of the user; by default that of the queue.")
+@click.option("--shards", type=click.IntRange(1, 256), help="For a sharded queue: how many it has.")
 @click.option("--load", "may_load", is_flag=True, help="Let the user load the library.")
-def acl(queue: str, user: str | None, may_load: bool) -> None:
+def acl(queue: str, user: str | None, shards: int | None, may_load: bool) -> None:
     """Print the ACL rule of a user for one queue.
 
     The user may do all that the queue needs, and nothing else. Replace `secret` by a password, and
     run the line in redis-cli or valkey-cli.
     """
-    click.echo(libraries.acl_rule(queue, user, load=may_load))
+    click.echo(libraries.acl_rule(queue, user, load=may_load, shards=shards))
 
 
 def _print(found: Diagnosis) -> None:
