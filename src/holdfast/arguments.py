@@ -24,6 +24,10 @@ NEVER_MS: Final = 2**53 - 1
 """For ever, and the latest instant: the largest whole number that Lua holds exactly."""
 
 DEFAULT_PRIORITY: Final = 50
+
+# Tuples, since a union in a check is made anew each time.
+_NUMBER: Final = (int, float)
+_LISTS: Final = (list, tuple)
 NO_LIMIT: Final = -1
 
 
@@ -38,7 +42,7 @@ def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = F
     """Return a duration in whole milliseconds; a duration above 0 is at least 1."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, _NUMBER):
         raise InvalidArgument(
             f"{name} must be seconds (int, float or timedelta), not {type(value).__name__}"
         )
@@ -155,6 +159,8 @@ def _read_of_type(attribute: str, error: BaseException) -> str:
 
 def several(name: str, values: object) -> Iterable[Any]:
     """Return an iterable of values; refuse a single value."""
+    if isinstance(values, _LISTS):
+        return values
     if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgument(f"{name} must be a list or another iterable, not {shown(values)}")
     return values

@@ -186,7 +186,7 @@ class AsyncServer(Conversations[AsyncLink]):
             except BaseException:
                 caller.drop()
                 raise
-            if not isinstance(reply, hiredis.ReplyError | OSError):
+            if not isinstance(reply, Exception):
                 return call.read(reply)
             tried = Tried(begun, since, reply)
         return await carry_out(self._converse(caller, packer, call, now, tried, wait=wait))

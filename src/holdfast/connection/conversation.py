@@ -217,7 +217,8 @@ class Tried(NamedTuple):
     """When the call began, by the wall clock."""
     since: float | None
     """When its patience began, on the monotonic clock; None if that is now."""
-    met: OSError | hiredis.ReplyError
+    met: Exception
+    """An OSError or an error reply."""
 
 
 # ----------------------------------------------------------------------- conversations

@@ -214,6 +214,9 @@ class Queue:
         """
         if data is UNSET or json is not UNSET:
             data = inputs.json_payload(data, json)
+        if on_conflict == "ignore":
+            entry = self._entries.one(data, id, delay, at, options)
+            return self._run(calls.add_one(entry), entry.id)
         call = inputs.adding(on_conflict)
         entry = self._entries.one(data, id, delay, at, options)
         [receipt] = self._run(call([entry]), entry.id)
@@ -268,19 +271,46 @@ class Queue:
         patience = arguments.seconds("wait", wait, 0)
         arguments.flag("failed", failed)
         done = inputs.settles_of_done(complete)
+        *before, riding = [*walks.chunks(done, walks.result_size)] or [[]]
+        completed: list[bool] = []
+        try:
+            for chunk in before:
+                flags = self._run(calls.complete(chunk))
+                completed += flags
+            granted = self._lease(count, lease_ms, failed, riding)
+            completed += granted.leases.completed
+            deadline = time.monotonic() + patience
+            while not granted.leases:
+                left = deadline - time.monotonic()
+                if granted.ask_again > 0 >= left:
+                    break
+                # It is 0 if one call could not do all the maintenance.
+                pause = max(0.001, min(left, granted.ask_again)) if granted.ask_again else 0
+                granted = self._lease(count, lease_ms, failed, wait=pause)
+        except HoldfastError as error:
+            error.answers = completed
+            raise
+        granted.leases.completed = completed
+        return granted.leases
 
-        def call(riding: Sequence[Settle], wait: float) -> Call[Granted]:
-            return calls.lease(
-                self.server.session.next_token(),
-                lease_ms,
-                count,
-                to_the_back=self._to_the_back,
-                failed=failed,
-                complete=riding,
-                wait=wait,
-            )
-
-        return self._drive(walks.lease(call, done, patience))
+    def _lease(
+        self,
+        count: int,
+        lease_ms: int,
+        failed: bool,
+        complete: Sequence[Settle] = (),
+        wait: float = 0,
+    ) -> Granted:
+        call = calls.lease(
+            self.server.session.next_token(),
+            lease_ms,
+            count,
+            to_the_back=self._to_the_back,
+            failed=failed,
+            complete=complete,
+            wait=wait,
+        )
+        return self._run(call)
 
     def extend(self, lease: Lease, seconds: Duration) -> Extended:
         """Extend a lease to `seconds` from now. Raises `LeaseLost` if it is over.
