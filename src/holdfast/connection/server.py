@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
+import os
 import socket
 import ssl
+import struct
 import sys
 import threading
 import time
@@ -38,6 +41,12 @@ log = logging.getLogger("holdfast")
 
 CHUNK_BYTES: Final = 65536
 
+KERNEL_TIMEOUTS: Final = sys.platform == "linux" and sys.maxsize > 2**32
+"""Whether the kernel can keep the timeouts of a socket. For a timeout of Python's, each send and
+each receive begins with a poll. Elsewhere the option has another layout, or is not kept to."""
+
+_timeval: Final = struct.Struct("ll").pack
+
 
 class Link:
     """A connection that sends bytes and reads replies. Its failures are OSErrors."""
@@ -57,14 +66,15 @@ class Link:
             self._socket = _open_socket(address, path, connect_seconds)
         except OSError as error:
             raise explained(error, address, connect_seconds) from None
-        self._socket.settimeout(reply_seconds)
+        self._by_kernel = _is_blocking(self._socket)
+        self._set_timeout(reply_seconds)
         self._reader = hiredis.Reader()
         self._introduction = introduction
         self._unheard: list[bytes] = []
         """The names that were sent and whose replies have not been read."""
         greeting, must, names = introduction.pack(login, address.db)
         try:
-            self._socket.sendall(greeting)
+            self.send(greeting)
             for _ in range(must):
                 if isinstance(reply := self.read(), hiredis.ReplyError):
                     raise protocol.refusal(reply)
@@ -90,6 +100,8 @@ class Link:
             left = memoryview(packed)
             while left:
                 left = left[self._socket.send(left) :]
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
         except OSError as error:
             raise unspoken(error, self.address) if self._unheard else error from None
 
@@ -104,6 +116,8 @@ class Link:
                 if not chunk:
                     raise ConnectionResetError("the server closed the connection")
                 self._reader.feed(chunk)
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
         except hiredis.ProtocolError as error:
             return protocol.misread(self.address, chunk, error)
         return reply
@@ -127,7 +141,20 @@ class Link:
         """Set the timeout of replies."""
         if seconds != self._reply_seconds:
             self._reply_seconds = seconds
+            self._set_timeout(seconds)
+
+    def _set_timeout(self, seconds: float) -> None:
+        """Set the timeout of each send and receive.
+
+        If the kernel keeps it, it raises BlockingIOError. A signal whose handler returns starts it
+        again.
+        """
+        if not self._by_kernel:
             self._socket.settimeout(seconds)
+            return
+        span = _timeval(*divmod(max(math.ceil(seconds * 1_000_000), 1), 1_000_000))  # 0 is none.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
 
     def fileno(self) -> int:
         """Return the descriptor to wait for before a read."""
@@ -171,7 +198,7 @@ class Server(Conversations[Link]):
                 except BaseException:
                     caller.drop()
                     raise
-                if not isinstance(reply, hiredis.ReplyError | OSError):
+                if not isinstance(reply, Exception):
                     return call.read(reply)
                 tried = Tried(begun, since, reply)
             return carry_out(self._converse(caller, packer, call, now, tried, wait=call.wait))
@@ -403,6 +430,17 @@ def unspoken(error: OSError, address: Address) -> OSError:
         f"{error}. It did not answer at all: does the port speak TLS? Then begin the URL with "
         "rediss:// or valkeys://"
     )
+
+
+def _is_blocking(opened: socket.socket) -> bool:
+    """Have a socket wait in the kernel if it can; return whether it does.
+
+    TLS needs several receives for one reply, and a socket of gevent waits in Python.
+    """
+    if not KERNEL_TIMEOUTS or isinstance(opened, ssl.SSLSocket):
+        return False
+    opened.settimeout(None)
+    return os.get_blocking(opened.fileno())
 
 
 def _open_socket(address: Address, path: str, seconds: float) -> socket.socket:
