@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 NEVER_MS: Final = 2**53 - 1
 """For ever, and the latest instant: the largest whole number that Lua holds exactly."""
 
+_MOST_SECONDS: Final = NEVER_MS // 1000
+
 DEFAULT_PRIORITY: Final = 50
 
 # Tuples, since a union in a check is made anew each time.
@@ -40,6 +42,8 @@ def shown(value: object) -> str:
 
 def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = False) -> int:
     """Return a duration in whole milliseconds; a duration above 0 is at least 1."""
+    if type(value) is int and least <= value <= _MOST_SECONDS:
+        return value * 1000
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, _NUMBER):
@@ -48,7 +52,7 @@ def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = F
         )
     if forever and value == math.inf:
         return NEVER_MS
-    if not least / 1000 <= value <= NEVER_MS // 1000 and not 0 < value < 0.001:
+    if not least / 1000 <= value <= _MOST_SECONDS and not 0 < value < 0.001:
         above = "more than 0" if least else "0 or more"
         raise InvalidArgument(
             f"{name} must be {above} seconds and less than 285,000 years, not {shown(value)}"

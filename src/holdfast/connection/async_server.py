@@ -106,15 +106,22 @@ class AsyncLink(asyncio.Protocol):
             if self._lost is not None:
                 raise self._lost
             self._transport.resume_reading()
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
             unsent = self._transport.get_write_buffer_size()
-            self._waiter = asyncio.get_running_loop().create_future()
+            timer = loop.call_later(self._reply_seconds, self._stop_waiting, unsent)
             try:
-                async with asyncio.timeout(self._reply_seconds):
-                    await self._waiter
-            except TimeoutError:
-                if self._transport.get_write_buffer_size() >= unsent:
-                    raise
+                await self._waiter
+            finally:
+                timer.cancel()
         return self._replies.popleft()
+
+    def _stop_waiting(self, unsent: int) -> None:
+        """Wake who waits: with an error, unless some of what was unsent has been sent."""
+        if self._transport.get_write_buffer_size() < unsent:
+            self._wake()
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(TimeoutError())
 
     async def settle(self) -> hiredis.ReplyError | None:
         """Read the replies to the client names, so that the next reply is that of the call.

@@ -274,10 +274,13 @@ class Conversations(Generic[L]):
     def like(cls, other: Conversations[Any], **changes: Unpack[Changes]) -> Self:
         """Return another client of the same server, with the same settings except `changes`.
 
-        It has its own holder and connections.
+        It has its own holder and connections. It does not check the server again, unless its user
+        may be another.
         """
         settings: dict[str, Any] = {**vars(other.settings), **changes}
-        return cls(settings.pop("address"), **settings)
+        made = cls(settings.pop("address"), **settings)
+        made._unchecked = other._unchecked or "credentials" in changes
+        return made
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.address)!r})"
@@ -340,13 +343,13 @@ class Conversations(Generic[L]):
         *,
         wait: float = 0,
         watched: bool = False,
+        give_back: bool = False,
     ) -> Steps[T]:
         """Make a call, and retry it until it is answered or the patience is used up.
 
         If `watched`, the link is yielded once, after the call was sent: only the answer (or a lost
-        connection) makes that link readable. At the end the caller is given back.
+        connection) makes that link readable. At the end the caller is given back, if asked for.
         """
-        give_back = watched
         if as_script := time.monotonic() < self._script_until:
             packed = packer.pack_as_script(call, now, caller.name, caller.number)
         else:

@@ -12,7 +12,7 @@ import re
 import ssl
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import hiredis
@@ -230,9 +230,9 @@ class Packer:
             packed = pack(*words).partition(b"\n")[2]
             self._heads[function] = len(words), packed.removesuffix(b"\r\n")
         count, head = self._heads[function]
-        words = [now, *call.args]
-        if function.changes:
-            words[1:1] = caller, b"%d" % number
+        words = (
+            [now, caller, b"%d" % number, *call.args] if function.changes else [now, *call.args]
+        )
         pieces = [b"\r\n"] * (2 * len(words) + 3)
         pieces[0] = b"*%d\r\n" % (count + len(words))
         pieces[1] = head
@@ -257,6 +257,10 @@ class Packer:
         trip, not two.
         """
         return pack(b"BLPOP", self._keys[NAMES.index("wake")], b"%.3f" % seconds)
+
+
+packer_of = lru_cache(maxsize=256)(Packer)
+"""Return the packer of a queue. All objects of that queue in a process share it."""
 
 
 def word_of(reply: object) -> str:

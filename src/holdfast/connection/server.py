@@ -25,6 +25,7 @@ from holdfast.connection import protocol
 from holdfast.connection.address import Address, Login, Node, no_credentials, read_password
 from holdfast.connection.conversation import (
     PATIENCE_SECONDS,
+    Caller,
     Conversations,
     Steps,
     Subscription,
@@ -211,9 +212,7 @@ class Server(Conversations[Link]):
         Retries as `run` does until the call was sent. Not for calls that wait for work.
         """
         assert not call.wait
-        caller = self.session.take_caller()
-        caller.number += 1
-        return Sent(self._converse(caller, packer, call, now, watched=True))
+        return Sent(self, packer, call, now)
 
     @contextmanager
     def subscribe(
@@ -319,11 +318,31 @@ def carry_out(steps: Steps[T]) -> T:
 class Sent(Generic[T]):
     """A call that was sent and whose answer has not been read."""
 
-    __slots__ = ("_link", "_steps")
+    __slots__ = ("_about", "_begun", "_caller", "_link", "_server", "_steps")
 
-    def __init__(self, steps: Steps[T]) -> None:
-        self._steps = steps
-        self._link = cast("Link", carry_out(steps))  # The steps of a watched call yield it.
+    def __init__(self, server: Server, packer: protocol.Packer, call: Call[T], now: bytes) -> None:
+        self._server = server
+        self._about = packer, call, now
+        self._caller: Caller[Link] | None = server.session.take_caller()
+        self._caller.number += 1
+        self._steps: Steps[T] | None = None
+        """The conversation, which gives the caller back; None while the first try is under way."""
+        tried = None
+        if link := server._warm_link(self._caller, packer.slot, call):
+            self._link, self._begun = link, time.time()
+            try:
+                link.send(packer.pack(call, now, self._caller.name, self._caller.number))
+            except OSError as error:
+                tried = Tried(self._begun, None, error)
+            except BaseException:
+                self.forget()
+                raise
+            else:
+                return
+        self._steps = server._converse(
+            self._caller, packer, call, now, tried, watched=True, give_back=True
+        )
+        self._link = cast("Link", carry_out(self._steps))  # The steps of a watched call yield it.
 
     def fileno(self) -> int:
         """Return the descriptor: readable when the answer arrives or the connection is lost."""
@@ -331,11 +350,32 @@ class Sent(Generic[T]):
 
     def result(self) -> T:
         """Return the answer. If it is lost the call is retried, as by `Server.run`."""
+        if self._steps is None:
+            assert self._caller
+            packer, call, now = self._about
+            try:
+                reply = self._link.read()
+            except OSError as error:
+                reply = error
+            except BaseException:
+                self.forget()
+                raise
+            caller, self._caller = self._caller, None
+            if not isinstance(reply, Exception):
+                self._server.session.give_caller(caller)
+                return call.read(reply)
+            tried = Tried(self._begun, None, reply)
+            self._steps = self._server._converse(caller, packer, call, now, tried, give_back=True)
         return carry_out(self._steps)
 
     def forget(self) -> None:
         """Ignore the answer."""
-        self._steps.close()
+        if self._steps is not None:
+            self._steps.close()
+        elif self._caller is not None:
+            self._caller.drop()
+            self._server.session.give_caller(self._caller)
+            self._caller = None
 
 
 def _wait_for(said: Awaitable[Any]) -> Any:

@@ -133,6 +133,8 @@ def settles_words(settles: Sequence[Settle]) -> list[bytes]:
 
 def results_words(settles: Sequence[Settle]) -> list[bytes]:
     """Write results, each with the number of its settle."""
+    if not settles:
+        return [b"0"]
     words: list[bytes] = []
     for number, (_, _, result) in enumerate(settles, 1):
         if result is not None:

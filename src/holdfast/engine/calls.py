@@ -194,7 +194,7 @@ def lease(
 
     def read(reply: list[Any]) -> Granted:
         ids, payloads, facts, completed, wait_ms = reply
-        leases = read_leases(token, ids, payloads, facts)
+        leases = read_leases(token, ids, payloads, facts) if ids else []
         return Granted(Leases(leases, [FLAG[flag] for flag in completed]), wait_ms / 1000)
 
     def undo(granted: Granted) -> Call[list[bool]] | None:

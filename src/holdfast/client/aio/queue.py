@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import UNSET
 
@@ -21,9 +21,9 @@ from holdfast.client.sharding import Spread
 from holdfast.client.status import GroupStatus, RequestStatus
 from holdfast.codec import new_id, utf8_name
 from holdfast.connection.async_server import AsyncServer, repeat
-from holdfast.connection.protocol import Packer
+from holdfast.connection.protocol import packer_of
 from holdfast.engine import calls, request_calls, walks, write_calls
-from holdfast.engine.call import Call, Settle
+from holdfast.engine.call import Call, Entry, Settle
 from holdfast.engine.calls import Granted
 from holdfast.engine.library import MAX_JOBS
 from holdfast.engine.request_calls import Found
@@ -67,6 +67,8 @@ T = TypeVar("T")
 A = TypeVar("A")
 N = TypeVar("N", bound=int)
 
+_NO_JOBS: Final = ()
+
 
 class AsyncQueue:
     """A named queue of jobs on a Redis or Valkey server.
@@ -92,7 +94,8 @@ class AsyncQueue:
     ) -> None:
         self.name = name
         self.server = url if isinstance(url, AsyncServer) else AsyncServer(url)
-        self._packer = Packer(name)
+        utf8_name("queue name", name)
+        self._packer = packer_of(name)
         if requeue not in ("rank", "back"):
             raise InvalidArgument(
                 f"requeue must be 'rank' or 'back', not {arguments.shown(requeue)}"
@@ -271,7 +274,7 @@ class AsyncQueue:
         patience = arguments.seconds("wait", wait, 0)
         arguments.flag("failed", failed)
         done = inputs.settles_of_done(complete)
-        *before, riding = [*walks.chunks(done, walks.result_size)] or [[]]
+        *before, riding = walks.chunks(done, walks.result_size) if done else [[]]
         completed: list[bool] = []
         try:
             for chunk in before:
@@ -332,7 +335,7 @@ class AsyncQueue:
         lease: Lease | str,
         result: object = None,
         *,
-        add: Iterable[object | NewJob] = (),
+        add: Iterable[object | NewJob] = _NO_JOBS,
         force: bool = False,
     ) -> bool:
         """Complete a job. Return True for exactly one caller in the life of a job.
@@ -347,8 +350,10 @@ class AsyncQueue:
             id, token = inputs.id_of(lease), "-"
         else:
             id, token, _ = inputs.settle_of(lease)
-        entries = list(self._shard_of(id)._entries.many(arguments.several("add", add)))
-        inputs.check_follow_ups(entries)
+        entries: list[Entry] = []
+        if add is not _NO_JOBS:
+            entries += self._shard_of(id)._entries.many(arguments.several("add", add))
+            inputs.check_follow_ups(entries)
         call = calls.complete([(id, token, kept)], force=force, add=entries)
         [completed] = await self._run(call, id)
         return completed
