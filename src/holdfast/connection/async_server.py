@@ -117,7 +117,7 @@ class AsyncLink(asyncio.Protocol):
         return self._replies.popleft()
 
     def _stop_waiting(self, unsent: int) -> None:
-        """Wake who waits: with an error, unless some of what was unsent has been sent."""
+        """End the wait for a reply with an error, or restart it if data was sent meanwhile."""
         if self._transport.get_write_buffer_size() < unsent:
             self._wake()
         elif self._waiter is not None and not self._waiter.done():
@@ -184,7 +184,7 @@ class AsyncServer(Conversations[AsyncLink]):
         wait: float = 0,
     ) -> T:
         tried = None
-        if link := self._warm_link(caller, packer.slot, call):
+        if link := self.warm_link(caller, packer.slot, call):
             begun, since = time.time(), time.monotonic()
             try:
                 reply = await link.ask(packer.pack(call, now, caller.name, caller.number))
@@ -196,7 +196,7 @@ class AsyncServer(Conversations[AsyncLink]):
             if not isinstance(reply, Exception):
                 return call.read(reply)
             tried = Tried(begun, since, reply)
-        return await carry_out(self._converse(caller, packer, call, now, tried, wait=wait))
+        return await carry_out(self.converse(caller, packer, call, now, tried, wait=wait))
 
     @asynccontextmanager
     async def subscribe(

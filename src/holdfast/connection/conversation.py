@@ -66,7 +66,7 @@ FIND_LEAST_SECONDS = 0.25
 
 Steps: TypeAlias = Generator[Any, Any, T]
 """Yields steps and returns a result. A link may be yielded too, which is not a step: see
-`_converse`."""
+`converse`."""
 
 
 class Link(Protocol):
@@ -322,7 +322,7 @@ class Conversations(Generic[L]):
 
     # ---------------------------------------------------------------------- a call
 
-    def _warm_link(self, caller: Caller[L], slot: int, call: Call[Any]) -> L | None:
+    def warm_link(self, caller: Caller[L], slot: int, call: Call[Any]) -> L | None:
         """Return the open link on which a call can be tried, if one reply is all that it needs."""
         if call.wait or self._copies or self._script_until or retries.away:
             return None
@@ -333,7 +333,7 @@ class Conversations(Generic[L]):
             caller.turn_to(node)
         return caller.link
 
-    def _converse(
+    def converse(
         self,
         caller: Caller[L],
         packer: protocol.Packer,

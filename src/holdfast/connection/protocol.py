@@ -230,9 +230,9 @@ class Packer:
             packed = pack(*words).partition(b"\n")[2]
             self._heads[function] = len(words), packed.removesuffix(b"\r\n")
         count, head = self._heads[function]
-        words = (
-            [now, caller, b"%d" % number, *call.args] if function.changes else [now, *call.args]
-        )
+        who = (caller, b"%d" % number) if function.changes else ()
+        words = [now, *who, *call.args]
+        # How many, the head, then each word after its size, and the end of the last.
         pieces = [b"\r\n"] * (2 * len(words) + 3)
         pieces[0] = b"*%d\r\n" % (count + len(words))
         pieces[1] = head

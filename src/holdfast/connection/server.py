@@ -43,8 +43,8 @@ log = logging.getLogger("holdfast")
 CHUNK_BYTES: Final = 65536
 
 KERNEL_TIMEOUTS: Final = sys.platform == "linux" and sys.maxsize > 2**32
-"""Whether the kernel can keep the timeouts of a socket. For a timeout of Python's, each send and
-each receive begins with a poll. Elsewhere the option has another layout, or is not kept to."""
+"""Whether the kernel keeps the timeouts of sockets. If Python keeps them, each send and receive
+begins with a poll. Other platforms have another layout of the option."""
 
 _timeval: Final = struct.Struct("ll").pack
 
@@ -147,8 +147,8 @@ class Link:
     def _set_timeout(self, seconds: float) -> None:
         """Set the timeout of each send and receive.
 
-        If the kernel keeps it, it raises BlockingIOError. A signal whose handler returns starts it
-        again.
+        If the kernel keeps it, an expired timeout raises BlockingIOError. The timeout starts again
+        after a signal whose handler returns.
         """
         if not self._by_kernel:
             self._socket.settimeout(seconds)
@@ -189,7 +189,7 @@ class Server(Conversations[Link]):
         caller.number += 1
         tried = None
         try:
-            if link := self._warm_link(caller, packer.slot, call):
+            if link := self.warm_link(caller, packer.slot, call):
                 begun, since = time.time(), time.monotonic()
                 try:
                     link.send(packer.pack(call, now, caller.name, caller.number))
@@ -202,7 +202,7 @@ class Server(Conversations[Link]):
                 if not isinstance(reply, Exception):
                     return call.read(reply)
                 tried = Tried(begun, since, reply)
-            return carry_out(self._converse(caller, packer, call, now, tried, wait=call.wait))
+            return carry_out(self.converse(caller, packer, call, now, tried, wait=call.wait))
         finally:
             self.session.give_caller(caller)
 
@@ -328,7 +328,7 @@ class Sent(Generic[T]):
         self._steps: Steps[T] | None = None
         """The conversation, which gives the caller back; None while the first try is under way."""
         tried = None
-        if link := server._warm_link(self._caller, packer.slot, call):
+        if link := server.warm_link(self._caller, packer.slot, call):
             self._link, self._begun = link, time.time()
             try:
                 link.send(packer.pack(call, now, self._caller.name, self._caller.number))
@@ -339,7 +339,7 @@ class Sent(Generic[T]):
                 raise
             else:
                 return
-        self._steps = server._converse(
+        self._steps = server.converse(
             self._caller, packer, call, now, tried, watched=True, give_back=True
         )
         self._link = cast("Link", carry_out(self._steps))  # The steps of a watched call yield it.
@@ -365,7 +365,7 @@ class Sent(Generic[T]):
                 self._server.session.give_caller(caller)
                 return call.read(reply)
             tried = Tried(self._begun, None, reply)
-            self._steps = self._server._converse(caller, packer, call, now, tried, give_back=True)
+            self._steps = self._server.converse(caller, packer, call, now, tried, give_back=True)
         return carry_out(self._steps)
 
     def forget(self) -> None:
@@ -473,9 +473,9 @@ def unspoken(error: OSError, address: Address) -> OSError:
 
 
 def _is_blocking(opened: socket.socket) -> bool:
-    """Have a socket wait in the kernel if it can; return whether it does.
+    """Make a socket block in the kernel if possible. Return True if it does.
 
-    TLS needs several receives for one reply, and a socket of gevent waits in Python.
+    TLS may need several receives for one reply, and a socket of gevent waits in Python.
     """
     if not KERNEL_TIMEOUTS or isinstance(opened, ssl.SSLSocket):
         return False
