@@ -285,10 +285,12 @@ class AsyncQueue:
             deadline = time.monotonic() + patience
             while not granted.leases:
                 left = deadline - time.monotonic()
-                if granted.ask_again > 0 >= left:
+                if granted.ask_again == 0:
+                    pause = 0.0  # One call could not do all the maintenance.
+                elif left > 0:
+                    pause = max(0.001, min(left, granted.ask_again))
+                else:
                     break
-                # It is 0 if one call could not do all the maintenance.
-                pause = max(0.001, min(left, granted.ask_again)) if granted.ask_again else 0
                 granted = await self._lease(count, lease_ms, failed, wait=pause)
         except HoldfastError as error:
             error.answers = completed
@@ -304,6 +306,7 @@ class AsyncQueue:
         complete: Sequence[Settle] = (),
         wait: float = 0,
     ) -> Granted:
+        """Wait, and make one call that completes and leases."""
         call = calls.lease(
             self.server.session.next_token(),
             lease_ms,
