@@ -215,10 +215,8 @@ def options(given: Mapping[str, Any]) -> tuple[int, bytes]:
     """Return priority and packed options; b"" if all are the defaults."""
     if not given:
         return DEFAULT_PRIORITY, b""
-    if not all(isinstance(option, str) for option in given):
-        raise InvalidArgument("the names of options must be str")
     # With the type, because True == 1, but only 1 is accepted as a number.
-    named = tuple((option, type(value), value) for option, value in given.items())
+    named = tuple([(option, type(value), value) for option, value in given.items()])
     try:
         return _pack_options(named)
     except TypeError:  # A value cannot be hashed: the check says which.
@@ -233,6 +231,8 @@ def _pack_options(given: tuple[tuple[str, type, Any], ...]) -> tuple[int, bytes]
         if option == "priority":
             rank = priority(value)
             continue
+        if not isinstance(option, str):
+            raise InvalidArgument("the names of options must be str")
         if option not in _OPTIONS:
             known = ", ".join(sorted((*_OPTIONS, "priority")))
             raise InvalidArgument(f"unknown option {shown(option)}: a job may have {known}")

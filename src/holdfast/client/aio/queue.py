@@ -217,12 +217,10 @@ class AsyncQueue:
         """
         if data is UNSET or json is not UNSET:
             data = inputs.json_payload(data, json)
-        if on_conflict == "ignore":
-            entry = self._entries.one(data, id, delay, at, options)
-            return await self._run(calls.add_one(entry), entry.id)
-        call = inputs.adding(on_conflict)
         entry = self._entries.one(data, id, delay, at, options)
-        [receipt] = await self._run(call([entry]), entry.id)
+        if on_conflict == "ignore":
+            return await self._run(calls.add_one(entry), entry.id)
+        [receipt] = await self._run(inputs.adding(on_conflict)([entry]), entry.id)
         return receipt
 
     async def add_many(

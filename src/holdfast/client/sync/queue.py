@@ -217,12 +217,10 @@ class Queue:
         """
         if data is UNSET or json is not UNSET:
             data = inputs.json_payload(data, json)
-        if on_conflict == "ignore":
-            entry = self._entries.one(data, id, delay, at, options)
-            return self._run(calls.add_one(entry), entry.id)
-        call = inputs.adding(on_conflict)
         entry = self._entries.one(data, id, delay, at, options)
-        [receipt] = self._run(call([entry]), entry.id)
+        if on_conflict == "ignore":
+            return self._run(calls.add_one(entry), entry.id)
+        [receipt] = self._run(inputs.adding(on_conflict)([entry]), entry.id)
         return receipt
 
     def add_many(
