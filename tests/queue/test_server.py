@@ -343,7 +343,7 @@ def test_only_who_listens_for_work_has_longer_for_its_reply(
         limit(link, seconds)
 
     queue.counts()
-    queue.server._listens = listens
+    monkeypatch.setattr(queue.server, "_listens", listens)
     monkeypatch.setattr(Link, "limit", note)
     assert queue.lease(30, wait=0.05) is None
     usual = queue.server._reply_seconds
