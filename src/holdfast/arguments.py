@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 NEVER_MS: Final = 2**53 - 1
 """For ever, and the latest instant: the largest whole number that Lua holds exactly."""
 
+_MOST_SECONDS: Final = NEVER_MS // 1000
+
 DEFAULT_PRIORITY: Final = 50
+
+# Tuples, since a union in a check is made anew each time.
+_NUMBER: Final = (int, float)
+_LISTS: Final = (list, tuple)
 NO_LIMIT: Final = -1
 
 
@@ -36,15 +42,17 @@ def shown(value: object) -> str:
 
 def duration_ms(name: str, value: Duration, *, least: int = 0, forever: bool = False) -> int:
     """Return a duration in whole milliseconds; a duration above 0 is at least 1."""
+    if type(value) is int and least <= value <= _MOST_SECONDS:
+        return value * 1000
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, _NUMBER):
         raise InvalidArgument(
             f"{name} must be seconds (int, float or timedelta), not {type(value).__name__}"
         )
     if forever and value == math.inf:
         return NEVER_MS
-    if not least / 1000 <= value <= NEVER_MS // 1000 and not 0 < value < 0.001:
+    if not least / 1000 <= value <= _MOST_SECONDS and not 0 < value < 0.001:
         above = "more than 0" if least else "0 or more"
         raise InvalidArgument(
             f"{name} must be {above} seconds and less than 285,000 years, not {shown(value)}"
@@ -155,6 +163,8 @@ def _read_of_type(attribute: str, error: BaseException) -> str:
 
 def several(name: str, values: object) -> Iterable[Any]:
     """Return an iterable of values; refuse a single value."""
+    if isinstance(values, _LISTS):
+        return values
     if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgument(f"{name} must be a list or another iterable, not {shown(values)}")
     return values
@@ -205,10 +215,8 @@ def options(given: Mapping[str, Any]) -> tuple[int, bytes]:
     """Return priority and packed options; b"" if all are the defaults."""
     if not given:
         return DEFAULT_PRIORITY, b""
-    if not all(isinstance(option, str) for option in given):
-        raise InvalidArgument("the names of options must be str")
     # With the type, because True == 1, but only 1 is accepted as a number.
-    named = tuple((option, type(value), value) for option, value in given.items())
+    named = tuple([(option, type(value), value) for option, value in given.items()])
     try:
         return _pack_options(named)
     except TypeError:  # A value cannot be hashed: the check says which.
@@ -223,6 +231,8 @@ def _pack_options(given: tuple[tuple[str, type, Any], ...]) -> tuple[int, bytes]
         if option == "priority":
             rank = priority(value)
             continue
+        if not isinstance(option, str):
+            raise InvalidArgument("the names of options must be str")
         if option not in _OPTIONS:
             known = ", ".join(sorted((*_OPTIONS, "priority")))
             raise InvalidArgument(f"unknown option {shown(option)}: a job may have {known}")

@@ -452,7 +452,7 @@ class Leases(list[Lease]):
     completed: list[bool]
 
     def __init__(self, leases: list[Lease], completed: list[bool]) -> None:
-        super().__init__(leases)
+        list.__init__(self, leases)  # In fewer steps than by super().
         self.completed = completed
 
 

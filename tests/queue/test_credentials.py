@@ -451,6 +451,26 @@ def test_another_server_object_has_the_same_settings(own: TestServer, user: User
     assert Server.like(first).settings == first.settings
 
 
+def test_another_server_object_checks_the_server_only_if_its_user_may_be_another(
+    own: TestServer, user: User
+) -> None:
+    def credentials() -> tuple[str, str]:
+        return user.name, OLD
+
+    def checks(server: Server) -> int:
+        with own.client() as client:
+            client.config_resetstat()
+            with Queue("q", server) as queue:
+                queue.counts()
+            return int(client.info("commandstats").get("cmdstat_info", {"calls": 0})["calls"])
+
+    first = Server(own.url)
+    assert checks(Server.like(first)) == 1
+    assert checks(first) == 1
+    assert checks(Server.like(first, patience=2)) == 0
+    assert checks(Server.like(first, credentials=credentials)) == 1
+
+
 # ------------------------------------------------------------------------ the client's name
 
 

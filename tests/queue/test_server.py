@@ -8,6 +8,7 @@ import logging
 import random
 import select
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -16,11 +17,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import pytest
 import redis
 
+import holdfast
 from engine_support import Behind, own_server, take
 from faults.shells import SHELLS, Shell
 from holdfast import (
@@ -267,6 +270,41 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 def sent_by(queue: Queue, call: Call[T]) -> Sent[T]:
     return queue.server.send(queue._packer, call)
+
+
+def steps_of(act: Callable[[], object]) -> int:
+    """Return how many functions of ours run in this thread."""
+    home = str(Path(holdfast.__file__).parent)
+    ran: list[str] = []
+
+    def follow(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(home):
+            ran.append(frame.f_code.co_name)
+
+    sys.setprofile(follow)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return len(ran)
+
+
+def test_calls_on_an_open_connection_take_few_steps(
+    test_server: TestServer, queue_name: str
+) -> None:
+    with Queue(queue_name, test_server.url) as queue:
+        queue.add_many([b"x"] * 3)
+        first = queue.lease(60)
+        assert first
+        queue.complete(first)
+        second = queue.lease(60)
+        assert second
+        sent_by(queue, calls.counts()).result()
+        assert steps_of(lambda: queue.add(b"x")) <= 16
+        assert steps_of(lambda: queue.lease(60)) <= 28
+        assert steps_of(lambda: queue.complete(second)) <= 20
+        assert steps_of(lambda: sent_by(queue, calls.counts()).result()) <= 14
+        queue.delete()
 
 
 def test_an_answer_can_be_read_later(queue: Queue) -> None:

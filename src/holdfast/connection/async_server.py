@@ -106,15 +106,22 @@ class AsyncLink(asyncio.Protocol):
             if self._lost is not None:
                 raise self._lost
             self._transport.resume_reading()
+            loop = asyncio.get_running_loop()
+            self._waiter = loop.create_future()
             unsent = self._transport.get_write_buffer_size()
-            self._waiter = asyncio.get_running_loop().create_future()
+            timer = loop.call_later(self._reply_seconds, self._stop_waiting, unsent)
             try:
-                async with asyncio.timeout(self._reply_seconds):
-                    await self._waiter
-            except TimeoutError:
-                if self._transport.get_write_buffer_size() >= unsent:
-                    raise
+                await self._waiter
+            finally:
+                timer.cancel()
         return self._replies.popleft()
+
+    def _stop_waiting(self, unsent: int) -> None:
+        """End the wait for a reply with an error, or restart it if data was sent meanwhile."""
+        if self._transport.get_write_buffer_size() < unsent:
+            self._wake()
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(TimeoutError())
 
     async def settle(self) -> hiredis.ReplyError | None:
         """Read the replies to the client names, so that the next reply is that of the call.
@@ -177,7 +184,7 @@ class AsyncServer(Conversations[AsyncLink]):
         wait: float = 0,
     ) -> T:
         tried = None
-        if link := self._warm_link(caller, packer.slot, call):
+        if link := self.warm_link(caller, packer.slot, call):
             begun, since = time.time(), time.monotonic()
             try:
                 reply = await link.ask(packer.pack(call, now, caller.name, caller.number))
@@ -186,10 +193,10 @@ class AsyncServer(Conversations[AsyncLink]):
             except BaseException:
                 caller.drop()
                 raise
-            if not isinstance(reply, hiredis.ReplyError | OSError):
+            if not isinstance(reply, Exception):
                 return call.read(reply)
             tried = Tried(begun, since, reply)
-        return await carry_out(self._converse(caller, packer, call, now, tried, wait=wait))
+        return await carry_out(self.converse(caller, packer, call, now, tried, wait=wait))
 
     @asynccontextmanager
     async def subscribe(

@@ -66,7 +66,7 @@ FIND_LEAST_SECONDS = 0.25
 
 Steps: TypeAlias = Generator[Any, Any, T]
 """Yields steps and returns a result. A link may be yielded too, which is not a step: see
-`_converse`."""
+`converse`."""
 
 
 class Link(Protocol):
@@ -218,7 +218,8 @@ class Tried(NamedTuple):
     """When the call began, by the wall clock."""
     since: float | None
     """When its patience began, on the monotonic clock; None if that is now."""
-    met: OSError | hiredis.ReplyError
+    met: Exception
+    """An OSError or an error reply."""
 
 
 # ----------------------------------------------------------------------- conversations
@@ -274,10 +275,13 @@ class Conversations(Generic[L]):
     def like(cls, other: Conversations[Any], **changes: Unpack[Changes]) -> Self:
         """Return another client of the same server, with the same settings except `changes`.
 
-        It has its own holder and connections.
+        It has its own holder and connections. It does not check the server again, unless its user
+        may be another.
         """
         settings: dict[str, Any] = {**vars(other.settings), **changes}
-        return cls(settings.pop("address"), **settings)
+        made = cls(settings.pop("address"), **settings)
+        made._unchecked = other._unchecked or "credentials" in changes
+        return made
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.address)!r})"
@@ -319,7 +323,7 @@ class Conversations(Generic[L]):
 
     # ---------------------------------------------------------------------- a call
 
-    def _warm_link(self, caller: Caller[L], slot: int, call: Call[Any]) -> L | None:
+    def warm_link(self, caller: Caller[L], slot: int, call: Call[Any]) -> L | None:
         """Return the open link on which a call can be tried, if one reply is all that it needs."""
         if call.wait or self._copies or self._script_until or retries.away:
             return None
@@ -330,7 +334,7 @@ class Conversations(Generic[L]):
             caller.turn_to(node)
         return caller.link
 
-    def _converse(
+    def converse(
         self,
         caller: Caller[L],
         packer: protocol.Packer,
@@ -340,13 +344,13 @@ class Conversations(Generic[L]):
         *,
         wait: float = 0,
         watched: bool = False,
+        give_back: bool = False,
     ) -> Steps[T]:
         """Make a call, and retry it until it is answered or the patience is used up.
 
         If `watched`, the link is yielded once, after the call was sent: only the answer (or a lost
-        connection) makes that link readable. At the end the caller is given back.
+        connection) makes that link readable. At the end the caller is given back, if asked for.
         """
-        give_back = watched
         if as_script := time.monotonic() < self._script_until:
             packed = packer.pack_as_script(call, now, caller.name, caller.number)
         else:

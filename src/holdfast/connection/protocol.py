@@ -12,7 +12,7 @@ import re
 import ssl
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import hiredis
@@ -203,6 +203,10 @@ def pack_copies(replicas: int, reply_seconds: float) -> bytes:
     return pack(b"WAIT", b"%d" % replicas, b"%d" % math.ceil(seconds * 1000))
 
 
+_SIZE_LINES: Final = [b"\r\n$%d\r\n" % size for size in range(1024)]
+"""What stands before a short word, by its size: the end of the last line, and the size."""
+
+
 class Packer:
     """Encodes calls to one queue. The parts that all calls share are encoded once."""
 
@@ -219,15 +223,21 @@ class Packer:
         if function not in self._heads:
             command = b"FCALL" if function.changes else b"FCALL_RO"
             words = [command, function.called.encode(), b"%d" % len(self._keys), *self._keys]
-            self._heads[function] = len(words), pack(*words).partition(b"\n")[2]
+            packed = pack(*words).partition(b"\n")[2]
+            self._heads[function] = len(words), packed.removesuffix(b"\r\n")
         count, head = self._heads[function]
-        args = [now, *call.args]
-        if function.changes:
-            args[1:1] = caller, b"%d" % number
-        packed = [b"*%d\r\n" % (count + len(args)), head]
-        for word in args:
-            packed += b"$%d\r\n" % len(word), word, b"\r\n"
-        return b"".join(packed)
+        who = (caller, b"%d" % number) if function.changes else ()
+        words = [now, *who, *call.args]
+        # How many, the head, then each word after its size, and the end of the last.
+        pieces = [b"\r\n"] * (2 * len(words) + 3)
+        pieces[0] = b"*%d\r\n" % (count + len(words))
+        pieces[1] = head
+        try:
+            pieces[2:-1:2] = [_SIZE_LINES[len(word)] for word in words]
+        except IndexError:
+            pieces[2:-1:2] = [b"\r\n$%d\r\n" % len(word) for word in words]
+        pieces[3::2] = words
+        return b"".join(pieces)
 
     def pack_as_script(self, call: Call[Any], now: bytes, caller: bytes, number: int) -> bytes:
         """Return a call as RESP, for a server or user without functions."""
@@ -243,6 +253,10 @@ class Packer:
         trip, not two.
         """
         return pack(b"BLPOP", self._keys[NAMES.index("wake")], b"%.3f" % seconds)
+
+
+packer_of = lru_cache(maxsize=256)(Packer)
+"""Return the packer of a queue. All objects of that queue in a process share it."""
 
 
 def word_of(reply: object) -> str:

@@ -6,8 +6,11 @@ Also the blocking connection on which it does so.
 from __future__ import annotations
 
 import inspect
+import math
+import os
 import socket
 import ssl
+import struct
 import sys
 import threading
 import time
@@ -21,6 +24,7 @@ from holdfast.connection import protocol
 from holdfast.connection.address import Address, Login, Node, no_credentials, read_password
 from holdfast.connection.conversation import (
     PATIENCE_SECONDS,
+    Caller,
     Conversations,
     Steps,
     Subscription,
@@ -37,6 +41,12 @@ T = TypeVar("T")
 log = logger(__name__)
 
 CHUNK_BYTES: Final = 65536
+
+KERNEL_TIMEOUTS: Final = sys.platform == "linux" and sys.maxsize > 2**32
+"""Whether the kernel keeps the timeouts of sockets. If Python keeps them, each send and receive
+begins with a poll. Other platforms have another layout of the option."""
+
+_timeval: Final = struct.Struct("ll").pack
 
 
 class Link:
@@ -57,14 +67,15 @@ class Link:
             self._socket = _open_socket(address, path, connect_seconds)
         except OSError as error:
             raise explained(error, address, connect_seconds) from None
-        self._socket.settimeout(reply_seconds)
+        self._by_kernel = _is_blocking(self._socket)
+        self._set_timeout(reply_seconds)
         self._reader = hiredis.Reader()
         self._introduction = introduction
         self._unheard: list[bytes] = []
         """The names that were sent and whose replies have not been read."""
         greeting, must, names = introduction.pack(login, address.db)
         try:
-            self._socket.sendall(greeting)
+            self.send(greeting)
             for _ in range(must):
                 if isinstance(reply := self.read(), hiredis.ReplyError):
                     raise protocol.refusal(reply)
@@ -90,6 +101,8 @@ class Link:
             left = memoryview(packed)
             while left:
                 left = left[self._socket.send(left) :]
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
         except OSError as error:
             raise unspoken(error, self.address) if self._unheard else error from None
 
@@ -104,6 +117,8 @@ class Link:
                 if not chunk:
                     raise ConnectionResetError("the server closed the connection")
                 self._reader.feed(chunk)
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
         except hiredis.ProtocolError as error:
             return protocol.misread(self.address, chunk, error)
         return reply
@@ -127,7 +142,20 @@ class Link:
         """Set the timeout of replies."""
         if seconds != self._reply_seconds:
             self._reply_seconds = seconds
+            self._set_timeout(seconds)
+
+    def _set_timeout(self, seconds: float) -> None:
+        """Set the timeout of each send and receive.
+
+        If the kernel keeps it, an expired timeout raises BlockingIOError. The timeout starts again
+        after a signal whose handler returns.
+        """
+        if not self._by_kernel:
             self._socket.settimeout(seconds)
+            return
+        span = _timeval(*divmod(max(math.ceil(seconds * 1_000_000), 1), 1_000_000))  # 0 is none.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
 
     def fileno(self) -> int:
         """Return the descriptor to wait for before a read."""
@@ -161,7 +189,7 @@ class Server(Conversations[Link]):
         caller.number += 1
         tried = None
         try:
-            if link := self._warm_link(caller, packer.slot, call):
+            if link := self.warm_link(caller, packer.slot, call):
                 begun, since = time.time(), time.monotonic()
                 try:
                     link.send(packer.pack(call, now, caller.name, caller.number))
@@ -171,10 +199,10 @@ class Server(Conversations[Link]):
                 except BaseException:
                     caller.drop()
                     raise
-                if not isinstance(reply, hiredis.ReplyError | OSError):
+                if not isinstance(reply, Exception):
                     return call.read(reply)
                 tried = Tried(begun, since, reply)
-            return carry_out(self._converse(caller, packer, call, now, tried, wait=call.wait))
+            return carry_out(self.converse(caller, packer, call, now, tried, wait=call.wait))
         finally:
             self.session.give_caller(caller)
 
@@ -184,9 +212,7 @@ class Server(Conversations[Link]):
         Retries as `run` does until the call was sent. Not for calls that wait for work.
         """
         assert not call.wait
-        caller = self.session.take_caller()
-        caller.number += 1
-        return Sent(self._converse(caller, packer, call, now, watched=True))
+        return Sent(self, packer, call, now)
 
     @contextmanager
     def subscribe(
@@ -292,11 +318,31 @@ def carry_out(steps: Steps[T]) -> T:
 class Sent(Generic[T]):
     """A call that was sent and whose answer has not been read."""
 
-    __slots__ = ("_link", "_steps")
+    __slots__ = ("_about", "_begun", "_caller", "_link", "_server", "_steps")
 
-    def __init__(self, steps: Steps[T]) -> None:
-        self._steps = steps
-        self._link = cast("Link", carry_out(steps))  # The steps of a watched call yield it.
+    def __init__(self, server: Server, packer: protocol.Packer, call: Call[T], now: bytes) -> None:
+        self._server = server
+        self._about = packer, call, now
+        self._caller: Caller[Link] | None = server.session.take_caller()
+        self._caller.number += 1
+        self._steps: Steps[T] | None = None
+        """The conversation, which gives the caller back; None while the first try is under way."""
+        tried = None
+        if link := server.warm_link(self._caller, packer.slot, call):
+            self._link, self._begun = link, time.time()
+            try:
+                link.send(packer.pack(call, now, self._caller.name, self._caller.number))
+            except OSError as error:
+                tried = Tried(self._begun, None, error)
+            except BaseException:
+                self.forget()
+                raise
+            else:
+                return
+        self._steps = server.converse(
+            self._caller, packer, call, now, tried, watched=True, give_back=True
+        )
+        self._link = cast("Link", carry_out(self._steps))  # The steps of a watched call yield it.
 
     def fileno(self) -> int:
         """Return the descriptor: readable when the answer arrives or the connection is lost."""
@@ -304,11 +350,32 @@ class Sent(Generic[T]):
 
     def result(self) -> T:
         """Return the answer. If it is lost the call is retried, as by `Server.run`."""
+        if self._steps is None:
+            assert self._caller
+            packer, call, now = self._about
+            try:
+                reply = self._link.read()
+            except OSError as error:
+                reply = error
+            except BaseException:
+                self.forget()
+                raise
+            caller, self._caller = self._caller, None
+            if not isinstance(reply, Exception):
+                self._server.session.give_caller(caller)
+                return call.read(reply)
+            tried = Tried(self._begun, None, reply)
+            self._steps = self._server.converse(caller, packer, call, now, tried, give_back=True)
         return carry_out(self._steps)
 
     def forget(self) -> None:
         """Ignore the answer."""
-        self._steps.close()
+        if self._steps is not None:
+            self._steps.close()
+        elif self._caller is not None:
+            self._caller.drop()
+            self._server.session.give_caller(self._caller)
+            self._caller = None
 
 
 def _wait_for(said: Awaitable[Any]) -> Any:
@@ -403,6 +470,17 @@ def unspoken(error: OSError, address: Address) -> OSError:
         f"{error}. It did not answer at all: does the port speak TLS? Then begin the URL with "
         "rediss:// or valkeys://"
     )
+
+
+def _is_blocking(opened: socket.socket) -> bool:
+    """Make a socket block in the kernel if possible. Return True if it does.
+
+    TLS may need several receives for one reply, and a socket of gevent waits in Python.
+    """
+    if not KERNEL_TIMEOUTS or isinstance(opened, ssl.SSLSocket):
+        return False
+    opened.settimeout(None)
+    return os.get_blocking(opened.fileno())
 
 
 def _open_socket(address: Address, path: str, seconds: float) -> socket.socket:

@@ -13,33 +13,20 @@ from holdfast.engine.library import Function
 T = TypeVar("T")
 
 
-class Call(Generic[T]):
+class Call(msgspec.Struct, Generic[T], eq=False):
     """One call of one function of the library."""
 
-    __slots__ = ("args", "function", "ids", "listen", "read", "undo", "wait")
-
-    def __init__(
-        self,
-        function: Function,
-        args: list[bytes],
-        read: Callable[[Any], T],
-        *,
-        wait: float = 0,
-        listen: bool = True,
-        undo: Callable[[T], Call[Any] | None] | None = None,
-        ids: Sequence[str] = (),
-    ) -> None:
-        self.function = function
-        self.args = args
-        self.read = read
-        self.wait = wait
-        """How many seconds to wait before the function runs."""
-        self.listen = listen
-        """Whether a wake ends the wait early."""
-        self.undo = undo
-        """Makes the call that takes this one back, for an answer whose caller is gone."""
-        self.ids = ids
-        """The ids that a refusal refers to by number."""
+    function: Function
+    args: list[bytes]
+    read: Callable[[Any], T]
+    wait: float = 0
+    """How many seconds to wait before the function runs."""
+    listen: bool = True
+    """Whether a wake ends the wait early."""
+    undo: Callable[[T], Call[Any] | None] | None = None
+    """Makes the call that takes this one back, for an answer whose caller is gone."""
+    ids: Sequence[str] = ()
+    """The ids that a refusal refers to by number."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -129,6 +116,8 @@ def join_words(words: Sequence[bytes]) -> bytes:
 
 def settles_words(settles: Sequence[Settle]) -> list[bytes]:
     """Write settles in groups of neighbours that present the same token."""
+    if not settles:
+        return [b"0"]
     groups: list[tuple[str, list[bytes]]] = []
     last = None
     for id, token, _ in settles:
@@ -144,12 +133,13 @@ def settles_words(settles: Sequence[Settle]) -> list[bytes]:
 
 def results_words(settles: Sequence[Settle]) -> list[bytes]:
     """Write results, each with the number of its settle."""
-    args = [b""]
+    if not settles:
+        return [b"0"]
+    words: list[bytes] = []
     for number, (_, _, result) in enumerate(settles, 1):
         if result is not None:
-            args += (b"%d" % number, result)
-    args[0] = b"%d" % (len(args) // 2)
-    return args
+            words += b"%d" % number, result
+    return [b"%d" % (len(words) // 2), *words] if words else [b"0"]
 
 
 def failures_words(failures: Sequence[Failed]) -> list[bytes]:

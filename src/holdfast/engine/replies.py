@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -83,9 +84,7 @@ def read_leases(
 ) -> list[Lease]:
     """Return the jobs that were leased under a token. `facts` is empty if no job has any."""
     if not facts:
-        return [
-            Lease(id.decode(), payload, token) for id, payload in zip(ids, payloads, strict=True)
-        ]
+        return [*map(Lease, map(bytes.decode, ids), payloads, repeat(token))]
     known = {fact: read_facts(fact) for fact in set(facts)}  # Most parts have equal facts.
     return [
         Lease(id.decode(), payload, token, known[fact])

@@ -1,4 +1,4 @@
-"""Flows: operations that take more than one call, such as chunks, waiting and walks.
+"""Flows: operations that take more than one call, such as chunks and walks.
 
 A flow is a generator that yields calls and is sent their answers. It does no I/O, so the sync
 client and the async client drive the same flows.
@@ -6,7 +6,6 @@ client and the async client drive the same flows.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,11 +17,10 @@ from msgspec.structs import astuple, replace
 
 from holdfast.engine import calls, request_calls, write_calls
 from holdfast.engine.call import Call, Entry, Settle
-from holdfast.engine.calls import Granted
 from holdfast.engine.library import MAX_BYTES, MAX_JOBS
 from holdfast.engine.replies import Record
 from holdfast.errors import HoldfastError, QueueFull
-from holdfast.job import Job, Leases, Problem, Receipt, State, Tidied, summed
+from holdfast.job import Job, Problem, Receipt, State, Tidied, summed
 
 T = TypeVar("T")
 A = TypeVar("A", bound=int)
@@ -97,33 +95,6 @@ def settle_many(
         error.answers = answers
         raise
     return answers
-
-
-def lease(
-    ask: Callable[[Sequence[Settle], float], Call[Granted]], done: Iterable[Settle], wait: float
-) -> Flow[Leases]:
-    """Complete and lease; if no job is granted, wait for a wake or until it is worth asking."""
-    *before, riding = [*chunks(done, result_size)] or [[]]
-    completed: list[bool] = []
-    try:
-        for chunk in before:
-            completed += yield calls.complete(chunk)
-        granted: Granted = yield ask(riding, 0)
-        completed += granted.leases.completed
-        deadline = time.monotonic() + wait
-        while not granted.leases:
-            left = deadline - time.monotonic()
-            if granted.ask_again == 0:
-                granted = yield ask((), 0)  # One call could not do all the maintenance.
-            elif left > 0:
-                granted = yield ask((), max(0.001, min(left, granted.ask_again)))
-            else:
-                break
-    except HoldfastError as error:
-        error.answers = completed
-        raise
-    granted.leases.completed = completed
-    return granted.leases
 
 
 def peek(state: State, first: int, count: int) -> Flow[list[Job]]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import UNSET
 
@@ -22,9 +22,9 @@ from holdfast.client.sharding import Spread
 from holdfast.client.status import GroupStatus, RequestStatus
 from holdfast.codec import new_id, utf8_name
 from holdfast.connection.async_server import AsyncServer, repeat
-from holdfast.connection.protocol import Packer
+from holdfast.connection.protocol import packer_of
 from holdfast.engine import calls, request_calls, walks, write_calls
-from holdfast.engine.call import Call, Settle
+from holdfast.engine.call import Call, Entry, Settle
 from holdfast.engine.calls import Granted
 from holdfast.engine.library import MAX_JOBS
 from holdfast.engine.request_calls import Found
@@ -68,6 +68,8 @@ T = TypeVar("T")
 A = TypeVar("A")
 N = TypeVar("N", bound=int)
 
+_NO_JOBS: Final = ()
+
 
 class AsyncQueue:
     """A named queue of jobs on a Redis or Valkey server.
@@ -93,7 +95,8 @@ class AsyncQueue:
     ) -> None:
         self.name = name
         self.server = url if isinstance(url, AsyncServer) else AsyncServer(url)
-        self._packer = Packer(name)
+        utf8_name("queue name", name)
+        self._packer = packer_of(name)
         if requeue not in ("rank", "back"):
             raise InvalidArgument(
                 f"requeue must be 'rank' or 'back', not {arguments.shown(requeue)}"
@@ -215,9 +218,10 @@ class AsyncQueue:
         """
         if data is UNSET or json is not UNSET:
             data = inputs.json_payload(data, json)
-        call = inputs.adding(on_conflict)
         entry = self._entries.one(data, id, delay, at, options)
-        [receipt] = await self._run(call([entry]), entry.id)
+        if on_conflict == "ignore":
+            return await self._run(calls.add_one(entry), entry.id)
+        [receipt] = await self._run(inputs.adding(on_conflict)([entry]), entry.id)
         return receipt
 
     async def add_many(
@@ -269,19 +273,49 @@ class AsyncQueue:
         patience = arguments.seconds("wait", wait, 0)
         arguments.flag("failed", failed)
         done = inputs.settles_of_done(complete)
+        *before, riding = walks.chunks(done, walks.result_size) if done else [[]]
+        completed: list[bool] = []
+        try:
+            for chunk in before:
+                flags = await self._run(calls.complete(chunk))
+                completed += flags
+            granted = await self._lease(count, lease_ms, failed, riding)
+            completed += granted.leases.completed
+            deadline = time.monotonic() + patience
+            while not granted.leases:
+                left = deadline - time.monotonic()
+                if granted.ask_again == 0:
+                    pause = 0.0  # One call could not do all the maintenance.
+                elif left > 0:
+                    pause = max(0.001, min(left, granted.ask_again))
+                else:
+                    break
+                granted = await self._lease(count, lease_ms, failed, wait=pause)
+        except HoldfastError as error:
+            error.answers = completed
+            raise
+        granted.leases.completed = completed
+        return granted.leases
 
-        def call(riding: Sequence[Settle], wait: float) -> Call[Granted]:
-            return calls.lease(
-                self.server.session.next_token(),
-                lease_ms,
-                count,
-                to_the_back=self._to_the_back,
-                failed=failed,
-                complete=riding,
-                wait=wait,
-            )
-
-        return await self._drive(walks.lease(call, done, patience))
+    async def _lease(
+        self,
+        count: int,
+        lease_ms: int,
+        failed: bool,
+        complete: Sequence[Settle] = (),
+        wait: float = 0,
+    ) -> Granted:
+        """Wait, and make one call that completes and leases."""
+        call = calls.lease(
+            self.server.session.next_token(),
+            lease_ms,
+            count,
+            to_the_back=self._to_the_back,
+            failed=failed,
+            complete=complete,
+            wait=wait,
+        )
+        return await self._run(call)
 
     async def extend(self, lease: Lease, seconds: Duration) -> Extended:
         """Extend a lease to `seconds` from now. Raises `LeaseLost` if it is over.
@@ -303,7 +337,7 @@ class AsyncQueue:
         lease: Lease | str,
         result: object = None,
         *,
-        add: Iterable[object | NewJob] = (),
+        add: Iterable[object | NewJob] = _NO_JOBS,
         force: bool = False,
     ) -> bool:
         """Complete a job. Return True for exactly one caller in the life of a job.
@@ -318,8 +352,10 @@ class AsyncQueue:
             id, token = inputs.id_of(lease), "-"
         else:
             id, token, _ = inputs.settle_of(lease)
-        entries = list(self._shard_of(id)._entries.many(arguments.several("add", add)))
-        inputs.check_follow_ups(entries)
+        entries: list[Entry] = []
+        if add is not _NO_JOBS:
+            entries += self._shard_of(id)._entries.many(arguments.several("add", add))
+            inputs.check_follow_ups(entries)
         call = calls.complete([(id, token, kept)], force=force, add=entries)
         [completed] = await self._run(call, id)
         return completed
