@@ -234,6 +234,10 @@ def _pack_options(given: tuple[tuple[str, type, Any], ...]) -> tuple[int, bytes]
         if not isinstance(option, str):
             raise InvalidArgument("the names of options must be str")
         if option not in _OPTIONS:
+            if option in ("delay", "at", "id"):
+                raise InvalidArgument(
+                    f"{option} is given for each job by itself: NewJob(data, {option}=…)"
+                )
             known = ", ".join(sorted((*_OPTIONS, "priority")))
             raise InvalidArgument(f"unknown option {shown(option)}: a job may have {known}")
         wire, check, default = _OPTIONS[option]

@@ -125,7 +125,9 @@ def test_who_may_not_load_is_told_so(hf: Commands, fresh: TestServer) -> None:
     with fresh.client() as client:
         command_on(client, "ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "-function")
     url = with_login(fresh.url, "limited:secret")
-    assert "may not run what a queue needs" in hf.ran("load", "--url", url, code=1).stderr
+    said = hf.ran("load", "--url", url, code=1).stderr
+    assert "this user may not do this" in said
+    assert "'function|load' command" in said
 
 
 @pytest.mark.parametrize("name", ["emails", "a*b", "two words", 'a"b', "ü", "a\\b", "[x]"])

@@ -410,8 +410,10 @@ def _host(text: str) -> str:
 def _port(text: str, default: int) -> int:
     if not text:
         return default
-    if not text.isascii() or not text.isdigit() or len(text) > 5 or not 0 < int(text) < 65536:
+    if not text.isascii() or not text.isdigit():
         raise ValueError
+    if len(text) > 5 or not 0 < int(text) < 65536:
+        raise InvalidArgument("url has a port that is none: they go from 1 to 65535")
     return int(text)
 
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import hiredis
 
@@ -49,8 +49,7 @@ class AsyncLink(asyncio.Protocol):
         self._lost: OSError | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # That of uvloop is no subclass.
 
     def data_received(self, data: bytes) -> None:  # noqa: D102
         self._reader.feed(data)

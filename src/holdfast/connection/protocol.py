@@ -87,7 +87,6 @@ _ADVICE: Final = {
     "function that the password comes from",
     "NOPASSWORD": "the server expects no password for its default user: remove the password from "
     "the URL and the environment, or name a user",
-    "NOPERM": "this user may not run what a queue needs: see SECURITY.md for the ACL rule",
     "MASTERDOWN": "the server lost its primary: try again when the replica has one",
     "NOREPLICAS": "too few replicas for a write: see min-replicas-to-write",
     "MAXCLIENTS": "the server accepts no more clients: close some, or raise its maxclients",
@@ -353,6 +352,13 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
             said = (
                 "the server cannot write to its disk, which may be full, and accepts no changes: "
                 f"free space there, or repair its persistence. It said: {_printable(fact)}"
+            )
+        case "NOPERM":
+            denied = str(reply).rpartition(" script: ")[2].removeprefix("NOPERM ")
+            said = (
+                f"this user may not do this. The server said: {_printable(denied)}. Is the name "
+                "of the queue right? `holdfast acl QUEUE` prints the ACL rule for one queue; "
+                "commands about all queues, such as `ls`, need more (docs/server.md)"
             )
         case "HTTP":
             said = (
