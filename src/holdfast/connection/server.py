@@ -181,12 +181,12 @@ class Server(Conversations[Link]):
     def send(self, packer: protocol.Packer, call: Call[T], now: bytes = b"") -> Sent[T]:
         """Send a call whose answer is read later, so that the server works meanwhile.
 
-        Retries as `run` does until the call was sent. Not for calls that wait for work.
+        Retries as `run` does until the call was sent. A call that waits for work is sent behind the
+        pop that waits, so that the server carries it out as soon as there is some.
         """
-        assert not call.wait
         caller = self.session.take_caller()
         caller.number += 1
-        return Sent(self._converse(caller, packer, call, now, watched=True))
+        return Sent(self._converse(caller, packer, call, now, wait=call.wait, watched=True))
 
     @contextmanager
     def subscribe(
@@ -305,6 +305,13 @@ class Sent(Generic[T]):
     def result(self) -> T:
         """Return the answer. If it is lost the call is retried, as by `Server.run`."""
         return carry_out(self._steps)
+
+    def hurry(self) -> None:
+        """Do not wait for work any more: `result` asks again, under the same number.
+
+        So it returns what the server has answered meanwhile, or what there is now.
+        """
+        self._link.close()
 
     def forget(self) -> None:
         """Ignore the answer."""
