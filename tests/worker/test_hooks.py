@@ -63,12 +63,13 @@ def test_all_hooks_are_told(live_queue: Queue) -> None:
     assert first.told == second.told == [("started", "a"), ("done", "a")]
 
 
+@pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("times", [1, 50])
-def test_a_log_that_raises_stops_no_worker(live_queue: Queue, times: int) -> None:
+def test_a_log_that_raises_stops_no_worker(live_queue: Queue, times: int, concurrency: int) -> None:
     raised: list[logging.LogRecord] = []
 
     def refuse(record: logging.LogRecord) -> bool:
-        if str(record.threadName).startswith("holdfast control"):
+        if str(record.threadName).startswith(("holdfast control", "holdfast handler")):
             raised.append(record)
             if len(raised) <= times:
                 raise ZeroDivisionError
@@ -78,7 +79,9 @@ def test_a_log_that_raises_stops_no_worker(live_queue: Queue, times: int) -> Non
         log.addFilter(refuse)
     try:
         live_queue.add_many(NewJob(b"", id=f"failed{n}") for n in range(5))
-        with working(live_queue, lambda job: (_ for _ in ()).throw(Fail("no"))) as worker:
+        with working(
+            live_queue, lambda job: (_ for _ in ()).throw(Fail("no")), concurrency=concurrency
+        ) as worker:
             wait_until(lambda: live_queue.counts().failed == 5, "all to be failed")
             live_queue.add_many(NewJob(b"", id=f"again{n}") for n in range(5))
             wait_until(lambda: live_queue.counts().failed == 10, "it to go on")

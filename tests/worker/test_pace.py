@@ -13,42 +13,46 @@ def pace(*seconds: float, concurrency: int = 4, ahead: float = 0.02, most_at_onc
     made = Pace(concurrency, ahead, most_at_once)
     for run in seconds:
         made.saw(run)
+    made.update()
     return made
 
 
 def test_what_is_not_known_yet_is_leased_when_it_can_begin() -> None:
-    assert pace().slots() == 4
-    assert pace(most_at_once=10).slots() == 40
+    assert pace().slots == 4
+    assert pace(most_at_once=10).slots == 40
 
 
 def test_short_jobs_are_leased_ahead() -> None:
-    assert pace(0.001).slots() == 4 + 4 * 19
-    assert pace(0.0001).slots() == 4 + MOST_AHEAD
-    assert pace(0.0).slots() == 4 + MOST_AHEAD
+    assert pace(0.001).slots == 4 + 4 * 19
+    assert pace(0.0001).slots == 4 + MOST_AHEAD
+    assert pace(0.0).slots == 4 + MOST_AHEAD
 
 
 def test_long_jobs_are_leased_when_they_can_begin() -> None:
-    assert pace(0.02).slots() == 4
-    assert pace(60).slots() == 4
+    assert pace(0.02).slots == 4
+    assert pace(60).slots == 4
 
 
 def test_a_long_run_is_believed_at_once_and_forgotten_slowly() -> None:
     learning = pace(*[0.0001] * 100)
-    assert learning.slots() > 200
+    assert learning.slots > 200
     learning.saw(1.0)
-    assert learning.slots() == 4
+    learning.update()
+    assert learning.slots == 4
     learning.saw(0.0001)
-    assert learning.slots() == 4
+    learning.update()
+    assert learning.slots == 4
     for _ in range(200):
         learning.saw(0.0001)
-    assert learning.slots() > 200
+    learning.update()
+    assert learning.slots > 200
 
 
 def test_a_call_leases_half_of_what_is_held_but_as_many_as_can_begin() -> None:
-    assert pace(0.0).per_call() == (4 + MOST_AHEAD) // 2
-    assert pace(60).per_call() == 4
-    assert pace(0.0, most_at_once=100).per_call() == (400 + MOST_AHEAD) // 2
-    assert pace(0.0, most_at_once=200).per_call() == 800
+    assert pace(0.0).per_call == (4 + MOST_AHEAD) // 2
+    assert pace(60).per_call == 4
+    assert pace(0.0, most_at_once=100).per_call == (400 + MOST_AHEAD) // 2
+    assert pace(0.0, most_at_once=200).per_call == 800
 
 
 def test_the_next_call_waits_a_little_while_there_is_enough_to_do() -> None:
@@ -60,7 +64,7 @@ def test_the_next_call_waits_a_little_while_there_is_enough_to_do() -> None:
 
 
 def test_nothing_is_leased_ahead_where_nobody_wants_it() -> None:
-    assert pace(0.0001, ahead=0).slots() == 4
+    assert pace(0.0001, ahead=0).slots == 4
 
 
 @given(
@@ -74,7 +78,7 @@ def test_there_is_always_a_place_for_each_and_never_too_many(
 ) -> None:
     learning = pace(*seconds, concurrency=concurrency, ahead=ahead, most_at_once=most_at_once)
     least = concurrency * most_at_once
-    assert least <= learning.slots() <= least + MOST_AHEAD
+    assert least <= learning.slots <= least + MOST_AHEAD
 
 
 @pytest.mark.parametrize(

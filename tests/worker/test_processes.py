@@ -350,7 +350,7 @@ def _free(worker: Worker) -> int:
     assert worker._shared
     slots = worker._shared.slots
     with slots.lock:
-        return slots.free + sum(share.given for share in slots.shares)
+        return slots.free + slots.reserved + sum(share.given for share in slots.shares)
 
 
 @pytest.mark.parametrize("why", ["cancelled", "lost"])

@@ -209,9 +209,9 @@ class Server(Conversations[Link]):
     def send(self, packer: protocol.Packer, call: Call[T], now: bytes = b"") -> Sent[T]:
         """Send a call whose answer is read later, so that the server works meanwhile.
 
-        Retries as `run` does until the call was sent. Not for calls that wait for work.
+        Retries as `run` does until the call was sent. A call that waits for work is sent behind the
+        pop that waits, so that the server carries it out as soon as there is some.
         """
-        assert not call.wait
         return Sent(self, packer, call, now)
 
     @contextmanager
@@ -340,7 +340,7 @@ class Sent(Generic[T]):
             else:
                 return
         self._steps = server.converse(
-            self._caller, packer, call, now, tried, watched=True, give_back=True
+            self._caller, packer, call, now, tried, wait=call.wait, watched=True, give_back=True
         )
         self._link = cast("Link", carry_out(self._steps))  # The steps of a watched call yield it.
 
@@ -367,6 +367,13 @@ class Sent(Generic[T]):
             tried = Tried(self._begun, None, reply)
             self._steps = self._server.converse(caller, packer, call, now, tried, give_back=True)
         return carry_out(self._steps)
+
+    def hurry(self) -> None:
+        """Do not wait for work any more: `result` asks again, under the same number.
+
+        So it returns what the server has answered meanwhile, or what there is now.
+        """
+        self._link.close()
 
     def forget(self) -> None:
         """Ignore the answer."""

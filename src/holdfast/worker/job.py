@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.engine.call import Entry
     from holdfast.job import Duration, Failure
     from holdfast.worker.handlers import Handler, Hooks
+    from holdfast.worker.slots import Executor
 
 
 class Origin(Struct, frozen=True):
@@ -51,6 +52,10 @@ class RunContext(Protocol):
     def returned(self, work: Run) -> None:
         """Accept a run that will not start, to release it."""
         raise NotImplementedError
+
+    def lead(self, executor: Executor) -> None:  # noqa: ARG002  # Only a loop can be led.
+        """Carry out the loop in the only thread of this executor, until it has a run to start."""
+        return
 
     def extend_now(self, job: RunningJob, seconds: Duration | None) -> None:
         """Extend one lease, for its handler."""
@@ -173,7 +178,8 @@ class RunningJob:
         if self.stop_reason or time.monotonic() >= self.lapses_at:
             return True
         # For a coroutine or a process, the executor enforces the timeout.
-        return self.handler.in_thread and self.is_overdue()
+        may_be = self.handler.in_thread and self.lease.facts.timeout_ms
+        return bool(may_be) and self.is_overdue()
 
     def extend(self, seconds: Duration | None = None) -> None:
         """Extend the lease, and check that the handler still holds it: else raises `LeaseLost`.

@@ -16,8 +16,9 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.engine import calls
@@ -56,15 +57,25 @@ log = logger(__name__)
 
 MOST_KNOWN: Final = 10_000
 """Job ids for which a worker counts how often the handler was missing."""
+WAIT_SECONDS: Final = 0.85
+"""How long a lease call waits for work. Then it asks, so less than the second after which each
+queue asks. The server may be 0.1 s late."""
+MOST_VAIN: Final = 3
+"""After so many that did not wait, the queue only listens once: the server may not let it wait."""
+LEAST_LEASE_SECONDS: Final = 5.0
+"""For shorter leases no call waits: a lease counts from when the call was sent."""
 NO_ROOM_SECONDS: Final = 1.0
 """How long a job is released for when no thread can be started to run it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LeaseCall:
-    """A lease call that was sent and whose answer has not been read."""
+    """A lease call whose answer has not been read."""
 
-    sent: Sent[Granted]
+    answer: Callable[[], Granted]
+    """Waits for the answer."""
+    sent: Sent[Granted] | None
+    """What was sent; None if it is sent when the answer is wanted."""
     asking: Asking
     """The slots that it asks to fill."""
     most: int
@@ -92,6 +103,10 @@ class HeldJobs:
         self.refused = outcomes.Refused(queue.name)
         self.pending: LeaseCall | None = None
         """The last lease call, until its answer is read."""
+        self.waiting: LeaseCall | None = None
+        """A lease call that waits for work, in some of the free slots."""
+        self._vain = 0
+        """How many calls in a row were to wait for work, and came back at once without any."""
         self.extend_at = math.inf
         self.ask_at = self.ask_failed_at = time.monotonic()
         """When to try the next lease call if no wake arrives."""
@@ -117,10 +132,11 @@ class HeldJobs:
 
     def clear(self) -> None:
         """Drop all jobs, and a call that is not answered: the leases will lapse."""
-        if self.pending:
-            self.pending.sent.forget()
-            self._share.answered(self.pending.asking)
-            self.pending = None
+        for call in filter(None, (self.pending, self.waiting)):
+            if call.sent:
+                call.sent.forget()
+            self._share.answered(call.asking)
+        self.pending = self.waiting = None
         self.refused.clear()
         self.jobs.clear()
         self.unsettled.clear()
@@ -135,43 +151,90 @@ class HeldJobs:
         asks_failed = not leaves and time.monotonic() >= self.ask_failed_at
         if asks_failed:
             self.read_pending()  # Before it takes slots, which an error here would lose.
-        count = 0 if leaves else self._share.take(self._shared.pace.per_call())
-        if count and asks_failed:
-            count -= self._lease_failed(count)
-        if count > 0:
-            try:
-                pending = self._send(count, completed)
-            except QueueFull as error:
-                self._set_aside(completed, error)
-                return
-            self.asked_at = pending.asked_at
-            before, self.pending = self.pending, pending
-            if before:  # Its jobs start while the server works on this call.
-                self._read(before)
-            if not (len(self.jobs) > len(completed) and self._shared.pace.worth_another()):
-                self.read_pending()  # Until then no second call could be worth it.
-        elif completed:
-            call = calls.complete(list(map(settle_of, completed)))
-            try:
-                self._settle(call, completed)
-            except QueueFull as error:
-                self._set_aside(completed, error)
+        asking = None if leaves else self._share.ask(self._shared.pace.per_call)
+        if asking and asks_failed:
+            asking = self._lease_failed(asking)
+        try:
+            if asking:
+                self._lease(asking, completed)
+            elif completed:
+                self._settle(calls.complete(list(map(settle_of, completed))), completed)
+        except QueueFull as error:
+            self._set_aside(completed, error)
 
-    def _lease_failed(self, count: int) -> int:
-        """Lease failed jobs for the failure handler. Return how many."""
-        if self._shared.handlers.for_failures(self._control.called):
-            return self._read(self._send(count, (), failed=True))
-        self.ask_failed_at = math.inf
-        return 0
+    def _lease(self, asking: Asking, completed: Sequence[RunningJob]) -> None:
+        """Lease jobs now, or send the call while what is held runs: no side then waits."""
+        worth_another = self._shared.pace.worth_another
+        later = bool(self.pending or (len(self.jobs) > len(completed) and worth_another))
+        pending = self._send(asking, completed, later=later)
+        self.asked_at = pending.asked_at
+        if not later:
+            self._read(pending)
+            return
+        before, self.pending = self.pending, pending
+        if before:  # Its jobs start while the server works on this call.
+            self._read(before)
+        if not (len(self.jobs) > len(completed) and worth_another):
+            self.read_pending()  # Until then no second call could be worth it.
+
+    def _lease_failed(self, asking: Asking) -> Asking | None:
+        """Lease failed jobs for the failure handler. Return the slots that are left."""
+        if not self._shared.handlers.for_failures(self._control.called):
+            self.ask_failed_at = math.inf
+            return asking
+        self._read(self._send(asking, (), failed=True, later=False))
+        if asking.count:
+            return asking
+        self._share.answered(asking)
+        return None
+
+    def wait_for_work(self) -> bool:
+        """Send a lease call that waits for work, if there is none now. Return whether it waits.
+
+        Only for a worker with one queue, since other queues cannot use the slots meanwhile.
+        """
+        if self.waiting:
+            return True
+        shared, queue = self._shared, self._queue
+        may_wait = len(shared.quiet) == 1 and not (shared.until_empty or queue.clock)
+        if not may_wait or shared.lease_seconds < LEAST_LEASE_SECONDS or not queue.server._listens:
+            return False
+        if self._vain == MOST_VAIN:
+            self._vain = 0
+            return False
+        # What is due sooner is asked for in time, in a slot that is left free.
+        soon = min(self.ask_at, self.ask_failed_at) < time.monotonic() + WAIT_SECONDS
+        asking = self._share.reserve(shared.pace.per_call, spare=int(soon))
+        if asking:
+            self.waiting = self._send(asking, (), wait=WAIT_SECONDS)
+        return asking is not None
+
+    def read_waiting(self, *, hurry: bool = False) -> None:
+        """Read the answer of the call that waits for work; with `hurry`, end the wait first."""
+        waiting, self.waiting = self.waiting, None
+        if waiting:
+            if hurry and waiting.sent:
+                waiting.sent.hurry()
+            count, waited = self._read(waiting), time.monotonic() - waiting.asked_at
+            self._vain = 0 if count or waited > WAIT_SECONDS / 2 else self._vain + 1
+            if count == waiting.most:
+                self._share.want_more()
 
     def _send(
-        self, count: int, completed: Sequence[RunningJob], *, failed: bool = False
+        self,
+        asking: Asking,
+        completed: Sequence[RunningJob],
+        *,
+        failed: bool = False,
+        later: bool = True,
+        wait: float = 0,
     ) -> LeaseCall:
-        """Ask for up to `count` jobs, and complete these in the same call.
+        """Ask for as many jobs as there are slots, and complete these in the same call.
 
-        When the call fails, its slots are freed, and these jobs are settled again.
+        With `later`, the call is sent now. Else it is made when its answer is wanted. When it
+        fails, its slots are freed, and these jobs are settled again.
         """
-        queue, most = self._queue, min(count, MAX_JOBS)
+        queue, most = self._queue, min(asking.count, MAX_JOBS)
         call = calls.lease(
             queue.server.session.next_token(),
             round(self._shared.lease_seconds * 1000),
@@ -179,18 +242,22 @@ class HeldJobs:
             to_the_back=queue._to_the_back,
             failed=failed,
             complete=list(map(settle_of, completed)),
+            wait=wait,
         )
         asked_at, asked_after = time.monotonic(), self._shared.runs
-        asking = self._share.ask(count)
         for job in completed:
             del self.unsettled[job]
-        try:
-            sent = queue.server.send(queue._packer, call, queue._now())
-        except BaseException:
-            self._not_settled(completed)
-            self._share.answered(asking)
-            raise
-        return LeaseCall(sent, asking, most, failed, completed, asked_at, asked_after)
+        sent: Sent[Granted] | None = None
+        answer: Callable[[], Granted] = partial(queue._run, call)
+        if later:
+            try:
+                sent = queue.server.send(queue._packer, call, queue._now())
+            except BaseException:
+                self._not_settled(completed)
+                self._share.answered(asking)
+                raise
+            answer = sent.result
+        return LeaseCall(answer, sent, asking, most, failed, completed, asked_at, asked_after)
 
     def read_pending(self) -> None:
         """Read the answer of the last lease call, if there is an unread one."""
@@ -204,7 +271,7 @@ class HeldJobs:
         They keep the slots of the call; the rest is freed.
         """
         try:
-            granted = call.sent.result()
+            granted = call.answer()
         except BaseException as error:
             self._not_settled(call.completed)
             self._share.answered(call.asking)
@@ -217,7 +284,7 @@ class HeldJobs:
         enough = len(leases) < call.most
         if call.failed:  # If some were granted there may be more.
             self.ask_failed_at = now + (0 if leases else granted.ask_again or 0.02)
-            self._share.answered(call.asking, call.asking.count)  # The next call takes the rest.
+            call.asking.count -= len(leases)  # The next call takes the rest.
         else:
             if enough:
                 self._share.wants_more = False
@@ -234,7 +301,7 @@ class HeldJobs:
             if leases and (more := self._start(leases, call.asked_at)):
                 self._share.free(-more)
         if leases and enough and not call.failed:
-            self._control.listen()  # Handlers can start while this is sent.
+            self._control.listen_soon()
         return len(leases)
 
     # ----------------------------------------------------------------------- start

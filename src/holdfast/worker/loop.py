@@ -1,4 +1,4 @@
-"""The control loop of a worker for one queue: the thread that makes all calls to its server.
+"""The control loop of a worker for one queue: it makes all calls to its server.
 
     settle   finished jobs: complete / retry / fail / release; completions ride on the next lease
              call
@@ -7,8 +7,9 @@
     extend   held leases; stop handlers whose job was cancelled or whose lease was lost
     wait     until a run is finished, a wake arrives, or something is due
 
-The calls are made in `leases.py`; here is decided when. Handlers run elsewhere, so a handler that
-blocks keeps its lease. Each queue has its own loop, so a lost server stops only the queues on it.
+The calls are made in `leases.py`; here is decided when. While a handler runs, another thread can
+carry out the loop, so a handler that blocks keeps its lease. Each queue has its own loop, so a lost
+server stops only the queues on it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from holdfast.escaping import logger
 from holdfast.job import Extended, NewJob
 from holdfast.worker import outcomes
 from holdfast.worker.job import RunningJob
-from holdfast.worker.leases import HeldJobs
+from holdfast.worker.leases import WAIT_SECONDS, HeldJobs
 from holdfast.worker.outcomes import GIVEN_BACK, MOST_BYTES, answer_of
 from holdfast.worker.queues import Ticker, fitting, origin_of
 from holdfast.worker.slots import LEND_SECONDS
-from holdfast.worker.wakeup import Waiter, WakeListener
+from holdfast.worker.wakeup import LATE_SECONDS, Lead, Waiter, WakeListener
 
 if TYPE_CHECKING:
     from holdfast.client.sync.queue import Queue
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.job import Duration
     from holdfast.worker.job import Run
     from holdfast.worker.leases import LeaseCall
-    from holdfast.worker.slots import Shared
+    from holdfast.worker.slots import Executor, Shared
 
 log = logger(__name__)
 
@@ -81,7 +82,13 @@ class ControlLoop:
         """When to register again in the directory of workers."""
         self._enough = 1
         """How many finished runs wake the loop."""
+        self._settle_at = -math.inf
+        """Until when a thread that leads may run handlers before it settles what is finished."""
+        self._lead = Lead(self._waiter)
+        self._led_by: Executor | None = None
+        """The executor whose only thread leads; None if the loop's own thread does."""
         shared.quiet[self] = -1
+        shared.slots.rouse()  # The loop of what was the only queue may wait in another way.
         self._stopped_at = math.inf
         """When `stop` was first called."""
         self.leave_at: float | None = None
@@ -183,24 +190,42 @@ class ControlLoop:
             about["notes"] = [list(note) for note in reversed(list(notes.items()))]
         self.queue.register(alive_for=alive_for, **fitting(about))
 
+    # ------------------------------------------------------------------- the lead
+    # Where one thread runs all handlers of one queue, that thread also leads: it carries out the
+    # loop between two runs, so that no job and no outcome is handed over. While a handler keeps it
+    # for long, the loop's own thread leads instead.
+
+    def lead(self, executor: Executor) -> None:
+        """Carry out the loop in the only thread of this executor, until it has a run to start."""
+        if len(self._shared.quiet) > 1:
+            return
+        waiting = executor.waiting()
+        if waiting and (len(self._finished) < self._enough or time.monotonic() < self._settle_at):
+            return
+        if not self._lead.take(ask=not waiting):
+            return
+        self._led_by = executor
+        try:
+            while self._may_be_led_by(executor) and not self._round():
+                pass
+        finally:
+            self._led_by = None
+            self._lead.leave()
+
+    def _may_be_led_by(self, executor: Executor) -> bool:
+        alone = len(self._shared.quiet) == 1
+        return alone and executor.is_one_thread and not self._over.is_set() and not self._is_over()
+
     # -------------------------------------------------------------------- the loop
 
     def _run(self) -> None:
         try:
             while not self._is_over():
-                try:
-                    self._tried_at = time.monotonic()
-                    try:
-                        self._step()
-                        if self._trouble:
-                            self._recover()
-                    except HoldfastError as error:
-                        self._on_error(error)
-                except Exception:  # A worker must never stop silently.
-                    with suppress(Exception):  # A user's log filter may raise.
-                        log.exception("%s: unexpected error; the worker continues", self.queue.name)
-                    self._trouble += 1
-                    self._pause()
+                if self._lead.is_asked:
+                    self._lead.stand_by()
+                    self._enough = 1
+                else:
+                    self._round()
         finally:
             self._share.leave()
             self._shared.quiet.pop(self)
@@ -212,7 +237,30 @@ class ControlLoop:
             if self._abandoned:
                 self.queue.close()
             self._over.set()
+            self._lead.end()
             self._free_late()
+
+    def _round(self) -> bool:
+        """Do once what is to be done, then wait. It never raises.
+
+        Return whether there are runs that the thread that leads is to start first.
+        """
+        try:
+            self._tried_at = time.monotonic()
+            try:
+                self._step()
+                has_runs = self._wait()
+                if self._trouble:
+                    self._recover()
+                return has_runs
+            except HoldfastError as error:
+                self._on_error(error)
+        except Exception:  # A worker must never stop silently.
+            with suppress(Exception):  # A user's log filter may raise.
+                log.exception("%s: unexpected error; the worker continues", self.queue.name)
+            self._trouble += 1
+            self._pause()
+        return bool(self._led_by and self._led_by.waiting())
 
     def _recover(self) -> None:
         """Log the recovery. For a server that was away it is logged once, not for each queue."""
@@ -236,6 +284,8 @@ class ControlLoop:
     def _step(self) -> None:
         held = self._held
         self._collect()
+        if held.waiting and self._waits_in_vain(held.waiting):
+            held.read_waiting(hurry=True)
         if not self._answers:
             held.read_pending()
             self.queue.counts()
@@ -245,9 +295,7 @@ class ControlLoop:
             held.settle_refused()
         completed = outcomes.completed(held.unsettled)
         others = len(completed) < len(held.unsettled)
-        # If not, send a second call before the first is answered, so that no side waits.
-        is_worth = 0 < self._shared.pace.worth_another() <= self._share.given
-        if others or self.leave_at is not None or not is_worth:
+        if held.pending and (others or self.leave_at is not None or not self._is_worth_another()):
             held.read_pending()
         refused = held.settle_others() if len(completed) < len(held.unsettled) else None
         if self.leave_at is None and time.monotonic() >= self._ticker.next_at():
@@ -266,10 +314,20 @@ class ControlLoop:
             self._release_stuck()
         if refused:
             raise refused  # Last, after leases were extended.
-        self._wait()
+
+    def _waits_in_vain(self, waiting: LeaseCall) -> bool:
+        """Return whether the worker stops, has another queue, or the server's answer is overdue."""
+        overdue_at = waiting.asked_at + WAIT_SECONDS + LATE_SECONDS
+        others = len(self._shared.quiet) > 1
+        return self.leave_at is not None or others or time.monotonic() > overdue_at
+
+    def _is_worth_another(self) -> bool:
+        """Return whether to send a second call before the first is answered: no side waits."""
+        return 0 < self._shared.pace.worth_another <= self._share.given
 
     def _is_over(self) -> bool:
-        if self._held.jobs or self._finished or self._returned or self._held.pending:
+        held = self._held
+        if held.jobs or self._finished or self._returned or held.pending or held.waiting:
             return False
         if self.leave_at is not None:
             return True
@@ -302,7 +360,7 @@ class ControlLoop:
             if left := len(self._held.jobs):
                 log.error("%s: the leases of %d jobs are left to lapse", self.queue.name, left)
             self._held.stop_all()
-            if left or self._held.pending:
+            if left or self._held.pending or self._held.waiting:
                 self.clean = False
             self._held.clear()
             self._free_late()
@@ -314,29 +372,49 @@ class ControlLoop:
         self._waiter.prepare()
         self._waiter.wait(min(0.1 * 2 ** min(self._trouble, 10), longest))
 
-    def _wait(self) -> None:
-        """Wait until there is something to do."""
-        if self._held.pending:
-            self._await_answer(self._held.pending)
-            return
-        if self._finished or self._held.unsettled or self._share.given:
+    def _wait(self) -> bool:
+        """Wait until there is something to do.
+
+        Return True, and do not wait, if the thread that leads has runs to start first.
+        """
+        held, pace = self._held, self._shared.pace
+        if self._led_by and (waiting := self._led_by.waiting()):
+            if self._listener.listening:
+                self.listen()
+            if held.pending:
+                self._enough, self._settle_at = self._worth_a_call(), -math.inf
+            else:
+                self._enough, self._settle_at = 1, held.asked_at + pace.worth(waiting)
+            return not self._is_worth_another()
+        if held.pending:
+            self._await_answer(held.pending)
+        elif self._finished or held.unsettled or self._share.given:
             # Sleep briefly if enough jobs wait here, so that the next call settles more.
             waiting = 0
             for executor in list(self._shared.executors.values()):
                 waiting += executor.waiting()
-            left = self._held.asked_at + self._shared.pace.worth(waiting) - time.monotonic()
+            left = held.asked_at + pace.worth(waiting) - time.monotonic()
             if left > 0 and self.leave_at is None:
                 time.sleep(left)
-            return
-        if self._is_over():
-            return
+        elif not self._is_over():
+            self._await_event()
+        return False
+
+    def _await_event(self) -> None:
+        """Wait for a finished run, a wake, or the time when something is due."""
+        held = self._held
         self._waiter.prepare()  # Before the checks below, so that no rouse is lost.
         self.listen()
-        if self._finished or self._returned or self._held.unsettled or self._share.given:
+        if self._finished or self._returned or held.unsettled or self._share.given:
+            return
+        if self._lead.is_asked:
             return
         listener = self._listener if self._listener.listening else None
-        if self._waiter.wait(self._next_at() - time.monotonic(), listener):
-            if self._listener.heard():
+        heard = held.waiting.sent if held.waiting else listener
+        if self._waiter.wait(self._next_at() - time.monotonic(), heard):
+            if held.waiting:
+                held.read_waiting()
+            elif self._listener.heard():
                 self._share.want_more()
         elif self._share.wants_more:
             if not self._finished:
@@ -344,13 +422,19 @@ class ControlLoop:
         elif time.monotonic() >= self._asks_at():
             self._share.want_more()
 
+    def _worth_a_call(self) -> int:
+        """Return how many more finished runs justify a call while another is under way."""
+        missing = self._shared.pace.worth_another - self._share.given
+        return max(1, missing // self._shared.pace.most_at_once)
+
     def _await_answer(self, pending: LeaseCall) -> None:
         """Wait for the answer, or until enough runs are finished to justify the next call."""
-        missing = self._shared.pace.worth_another() - self._share.given
-        self._enough = max(1, missing // self._shared.pace.most_at_once)
+        self._enough = self._worth_a_call()
         next_at = self._next_at()
         self._waiter.prepare()
-        while len(self._finished) < self._enough and not self._returned and self.leave_at is None:
+        while not (self._returned or self._lead.is_asked or self.leave_at is not None):
+            if len(self._finished) >= self._enough:
+                break
             if self._waiter.wait(next_at - time.monotonic(), pending.sent):
                 self._held.read_pending()
                 break
@@ -359,11 +443,17 @@ class ControlLoop:
             self._waiter.prepare()
         self._enough = 1
 
+    def listen_soon(self) -> None:
+        """Listen while handlers start. A thread that leads starts them first."""
+        if self._led_by is None:
+            self.listen()
+
     def listen(self) -> None:
         """Listen for wakes while there are free slots."""
         free = self._shared.slots.free > 0
         if self.leave_at is None and not self._share.wants_more and free:
-            self._listener.listen()
+            if self._listener.listening or not self._held.wait_for_work():
+                self._listener.listen()
         elif not free and self._listener.listening:
             self._listener.stop()  # Leave the wake to a worker with free slots.
             self._share.want_more()  # The wake may have come just then.
@@ -392,15 +482,16 @@ class ControlLoop:
             for job in work.jobs:
                 self._held.answer(job, GIVEN_BACK)
         unsettled, pace = self._held.unsettled, self._shared.pace
-        most = min(MOST_SETTLED, pace.per_call())  # As many as one call leases.
+        most = min(MOST_SETTLED, pace.per_call)  # As many as one call leases.
         size = 0
         for job in unsettled:
             size += len(answer_of(job).result or b"")
         while self._finished and len(unsettled) < most and size < MOST_BYTES:
             work = self._finished.popleft()
-            pace.saw(work.took / len(work.jobs))
+            jobs = work.jobs
+            pace.saw(work.took / len(jobs))
             freed += work.slots
-            for job in work.jobs:
+            for job in jobs:
                 if job in self._held.jobs:
                     unsettled[job] = None
                     size += len(answer_of(job).result or b"")

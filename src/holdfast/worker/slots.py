@@ -13,6 +13,7 @@ work too. Otherwise the first server to answer would get all slots, whatever its
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -58,26 +59,42 @@ class Share:
         self.lent = 0
         """Slots that were lent to other queues while a lease call was unanswered."""
 
-    def take(self, most: int = MAX_JOBS) -> int:
-        """Take up to `most` of the slots given to this queue. It keeps them until it frees them."""
-        with self._slots.lock:
-            taken = min(self.given, most)
-            self.given -= taken
-            return taken
+    def ask(self, most: int = MAX_JOBS) -> Asking | None:
+        """Take up to `most` of the slots given to this queue, for a lease call.
 
-    def ask(self, count: int) -> Asking:
-        """Record a lease call for `count` slots, which may be lent while it is unanswered."""
-        asking = Asking(count, time.monotonic())
+        The queue keeps the slots of the jobs that it gets. All may be lent while it is unanswered.
+        """
         with self._slots.lock:
+            count = min(self.given, most)
+            if not count:
+                return None
+            self.given -= count
+            asking = Asking(count, time.monotonic())
             self.asking.append(asking)
-        return asking
+            return asking
+
+    def reserve(self, most: int, spare: int) -> Asking | None:
+        """Reserve up to `most` free slots, except `spare`, for a call that waits for work.
+
+        For the only queue of a worker. They are not lent.
+        """
+        with self._slots.lock:
+            count = min(self._slots.free - spare, most)
+            if count <= 0:
+                return None
+            self._slots.free -= count
+            self._slots.reserved = count
+        return Asking(count, math.inf)
 
     def answered(self, asking: Asking, used: int = 0) -> None:
         """Record that a lease call was answered or failed, and free the slots that it left."""
         with self._slots.lock:
             if asking in self.asking:
                 self.asking.remove(asking)
-        self.free(asking.count - used)
+            elif asking.since == math.inf:
+                self._slots.reserved = 0
+        if used != asking.count:
+            self.free(asking.count - used)
 
     def free(self, count: int) -> None:
         """Free `count` slots. If negative, occupy more, as soon as they are free."""
@@ -123,6 +140,8 @@ class Slots:
     def __init__(self, total: int, *, strict: bool) -> None:
         self.lock = threading.Lock()
         self.free = total
+        self.reserved = 0
+        """Slots of a call that waits for work."""
         self._total = total
         self._strict = strict
         self.shares: list[Share] = []
@@ -145,7 +164,7 @@ class Slots:
     def are_wanted(self) -> bool:
         """Return whether all slots are taken and a queue wants more."""
         with self.lock:
-            return self.free <= 0 and any(share.wants_more for share in self.shares)
+            return self.free + self.reserved <= 0 and any(share.wants_more for share in self.shares)
 
     def rouse(self, *, silent: bool = False) -> None:
         """Wake the control loops of all queues; if `silent`, only where no server has answered."""
@@ -235,12 +254,14 @@ class Pace:
         """Jobs that one call of a handler runs."""
         self._ahead = ahead
         self._seconds: float | None = None
+        self.slots = self.per_call = self.worth_another = 0
         self.resize(concurrency)
 
     def resize(self, concurrency: int) -> None:
         """Change how many run at a time."""
         self._concurrency = concurrency
         self.least = concurrency * self.most_at_once
+        self.update()
 
     def saw(self, seconds: float) -> None:
         """Update the estimate with the duration of a run."""
@@ -250,27 +271,26 @@ class Pace:
         else:
             self._seconds = known + (seconds - known) * _FORGETTING
 
-    def slots(self) -> int:
-        """Return how many jobs to hold: `ahead` seconds of work, at least what can run at once."""
-        if not self._ahead or self._seconds is None:
-            return self.least
-        worth = self._ahead / max(self._seconds, 1e-6) - 1
-        return self.least + max(0, min(MOST_AHEAD, int(self._concurrency * worth)))
+    def update(self) -> None:
+        """Calculate how many jobs to hold and to lease per call.
+
+        slots          jobs to hold: `ahead` seconds of work, at least what can run at once
+        per_call       jobs to lease per call: half, so that the other half runs meanwhile
+        worth_another  free slots that justify a second call while one is pending; 0 for never
+        """
+        ahead = 0
+        if self._ahead and self._seconds is not None:
+            worth = self._ahead / max(self._seconds, 1e-6) - 1
+            ahead = max(0, min(MOST_AHEAD, int(self._concurrency * worth)))
+        self.slots = self.least + ahead
+        self.per_call = max(self.least, self.slots // 2)
+        self.worth_another = self.slots // 2 if ahead else 0
 
     def worth(self, waiting: int) -> float:
         """Return for how many seconds no lease call is needed while `waiting` jobs wait here."""
         if not self._seconds:
             return 0.0
         return min(MOST_PATIENCE, waiting * self._seconds / self._concurrency / 2)
-
-    def per_call(self) -> int:
-        """Return how many jobs to lease per call: half, so that the other half runs meanwhile."""
-        return max(self.least, self.slots() // 2)
-
-    def worth_another(self) -> int:
-        """Return how many free slots justify a second call while one is pending; 0 for never."""
-        slots = self.slots()
-        return slots // 2 if slots > self.least else 0
 
 
 def extend_every(lease_seconds: float, held: int) -> float:
@@ -299,6 +319,11 @@ class Executor:
         """The runs that have not started."""
         self._moved_at = time.monotonic()
         """When runs were last submitted or taken."""
+
+    @property
+    def is_one_thread(self) -> bool:
+        """Whether all its runs are carried out in one thread, one at a time."""
+        return False
 
     def submit(self, works: Iterable[Run]) -> None:
         """Start these runs in order, as soon as possible."""
@@ -367,8 +392,9 @@ class Shared:
         """Record that `count` runs are over, and adjust the number of slots to the pace."""
         with self.lock:
             self.runs += count
+        self.pace.update()
         # None ahead if two executors share the concurrency.
-        self.slots.resize(self.pace.least if self.handlers.are_mixed else self.pace.slots())
+        self.slots.resize(self.pace.least if self.handlers.are_mixed else self.pace.slots)
 
     def found_nothing(self, one: object, after: int) -> tuple[bool, bool]:
         """Record that a control loop found no job when `after` runs were over.

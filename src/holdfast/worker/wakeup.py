@@ -30,8 +30,11 @@ from holdfast.escaping import logger
 log = logger(__name__)
 
 LISTEN_SECONDS: Final = 5.0
-_LATE_SECONDS: Final = 5.0
+LATE_SECONDS: Final = 5.0
+"""How late the answer of a blocking pop may be before the connection counts as lost."""
 _DEAF_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.01
+"""How often the loop's own thread looks whether handlers keep the thread that leads."""
 
 
 class WakeListener:
@@ -62,7 +65,7 @@ class WakeListener:
             self._lose()
             return
         self.listening = True
-        self._until = now + LISTEN_SECONDS + _LATE_SECONDS
+        self._until = now + LISTEN_SECONDS + LATE_SECONDS
 
     def fileno(self) -> int:
         """Return the descriptor to wait for while it listens."""
@@ -157,6 +160,63 @@ class Waiter:
         """Close its sockets."""
         self._bell.close()
         self._rope.close()
+
+
+class Lead:
+    """The right to carry out a control loop. Its own thread has it, or the thread of its handlers.
+
+    The thread of the handlers leaves it while handlers run. If it does not take it again for
+    `LOOK_SECONDS`, the loop's own thread does: then a handler takes long.
+    """
+
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        """In which the loop's own thread waits while it leads."""
+        self._lock = threading.Lock()
+        self._lock.acquire()  # For the loop's own thread.
+        self.is_asked = False
+        """Whether the thread of the handlers waits for the lead."""
+        self._moves = 0
+        """How often it has taken and left the lead."""
+        self._dozes = False
+        self._alarm: SimpleQueue[None] = SimpleQueue()
+        """Wakes the loop's own thread from its doze."""
+
+    def take(self, *, ask: bool) -> bool:
+        """Take the lead, in the thread of the handlers. If it is not free, ask for it or return."""
+        if not self._lock.acquire(blocking=False):
+            if not ask:
+                return False
+            self.is_asked = True
+            self._waiter.rouse()
+            self._lock.acquire()
+            self.is_asked = False
+        self._moves += 1
+        return True
+
+    def leave(self) -> None:
+        """Leave the lead, in the thread of the handlers."""
+        self._moves += 1
+        self._lock.release()
+        if self._dozes:
+            self._dozes = False
+            self._alarm.put(None)
+
+    def stand_by(self) -> None:
+        """Leave the lead, in the loop's own thread, until handlers take long or it is given up."""
+        self._lock.release()
+        seen = -1
+        while seen != self._moves or not self._lock.acquire(blocking=False):
+            # If the other thread leads and has not moved, it waits for work or for the server.
+            waits, seen = seen == self._moves, self._moves
+            self._dozes = waits
+            with suppress(Empty):
+                self._alarm.get(timeout=None if waits and self._lock.locked() else LOOK_SECONDS)
+            self._dozes = False
+
+    def end(self) -> None:
+        """Leave the lead for good, as the loop is over."""
+        self._lock.release()
 
 
 # ----------------------------------------------------------------------------- signals

@@ -355,7 +355,7 @@ class Worker:
         pace = Pace(first, self._ahead, self._handlers.at_once)
         shared = Shared(
             self._handlers,
-            Slots(pace.slots(), strict=self._strict),
+            Slots(pace.slots, strict=self._strict),
             pace,
             self._lease,
             first,

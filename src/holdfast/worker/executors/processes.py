@@ -214,7 +214,7 @@ class Child:
 
     def room(self) -> int:
         """Return how many runs to send now."""
-        has, most = len(self.given), min(self._pace.slots(), MOST_RUNS)
+        has, most = len(self.given), min(self._pace.slots, MOST_RUNS)
         if not self._limits.ahead:
             most = 1
         if self._limits.jobs is not None:
@@ -338,6 +338,7 @@ class Child:
         now = time.monotonic()
         if len(self.given) > 1 and now >= self._moved_at + SLOW_SECONDS:
             self._pace.saw(now - self._moved_at)
+            self._pace.update()
             with self._lock:
                 self.unstarted += self._take_unstarted()
         if now >= self._kill_at:
@@ -388,6 +389,7 @@ class Child:
                 start(work, self._moved_at + place * each)
             end(work, each)
             self._pace.saw(each)
+        self._pace.update()
         self._moved_at = now
         if first := self.first():
             self._begin(first.work, now)

@@ -147,6 +147,12 @@ class Threads(ThreadPool):
         for work in works:
             run(work)
             work.control.finished(work)
+            if self.is_one_thread:
+                work.control.lead(self)
+
+    @property
+    def is_one_thread(self) -> bool:
+        return self._wanted == 1 == len(self._there)
 
     def begun(self) -> list[tuple[Run, str]]:
         # Found on the stacks: recording each run would cost more than a short run takes.
