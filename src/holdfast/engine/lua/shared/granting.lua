@@ -4,18 +4,30 @@
 -- `overdue` only reads, so it is called before the first write; it also checks the types of what
 -- `maintain` will write.
 
+-- The earliest time in a set.
+local function first_time_in(set)
+  return tonumber(call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]) or math.huge
+end
+
 -- Returns which of delayed, leased, ended, terms and staging have something to move; false if none
--- of them has.
-local function overdue(force)
-  local now = this.now
+-- of them has. surely: look at the sets even if `tend_at` says that nothing is due.
+--
+-- No time in these sets is earlier than `tend_at`, whatever the clock does: whoever writes a time
+-- lowers it, and whoever looks sets it to the earliest time. But workers of release 0.1 write times
+-- without it. So it is never set to more than a second from now, and not believed if it is later
+-- than that, as it is when the clock was set back.
+local function overdue(surely, force)
+  local now, at = this.now, this.tend_at
   if force then this.lapsed_by = now end
-  local found = {
-    delayed = call('ZCOUNT', key.delayed, '-inf', now) > 0,
-    leased = call('ZCOUNT', key.leased, '-inf', this.lapsed_by) > 0,
-    ended = call('ZCOUNT', key.ended, '-inf', now) > 0,
-    terms = call('ZCOUNT', key.terms, '-inf', now) > 0,
-    staging = this.staging and this.staging <= now,
-  }
+  local found = {staging = this.staging and this.staging <= now}
+  if surely or not (at and now < at and at <= now + 1000) then
+    local delayed, leased = first_time_in(key.delayed), first_time_in(key.leased)
+    local ended, terms = first_time_in(key.ended), first_time_in(key.terms)
+    -- What is due now is moved by this call; the next one looks again.
+    this.tend_at = math.min(delayed, leased, ended, terms, after_ms(1000))
+    found.delayed, found.leased = delayed <= now, leased <= this.lapsed_by
+    found.ended, found.terms = ended <= now, terms <= now
+  end
   if found.leased then call('ZCARD', key.failed) end
   if found.terms or found.staging then check_requests() end
   if found.staging then
@@ -364,6 +376,7 @@ local function grant_all(ids, ranks, token, lapses_at)
     leased[2 * i - 1], leased[2 * i] = until_, id
     holds[2 * i - 1], holds[2 * i] = id, hold
   end
+  tend_by(lapses_at)
   if n > 16 then
     -- The server keeps a small set as a list, and searches it from end to end. A member longer than
     -- 64 bytes (and than any id) turns it into a table, and it stays one.
