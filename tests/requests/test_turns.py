@@ -308,7 +308,7 @@ def test_however_many_requests_a_call_meets_they_are_read_and_written_at_once(
         assert len(queue.lease_many(4 * requests, 60, complete=done)) == 4 * requests
         return {name: command_calls(client, name) - before[name] for name in names}
 
-    names = ("hmget", "hset", "hdel", "zadd", "zrem", "zrange")
+    names = ("hget", "hmget", "hset", "hdel", "zadd", "zrem", "zrange")
     few, many = commands_for(20), commands_for(60)
     assert many.pop("zrange") - few.pop("zrange") == 40  # The next part of each is looked up.
     assert many == few

@@ -211,12 +211,30 @@ end
 -- quarter of the jobs, so that each call serves at least four owners.
 local function pop_by_turns(wanted)
   local at_a_time = math.max(1, math.min(4, math.floor(wanted / 4)))
+  -- How many owners are needed if each gives what it may.
+  local step = math.ceil(wanted / at_a_time)
   local ready = call('ZRANGE', key.ready, 0, wanted - 1, 'WITHSCORES')
-  local turns = call('ZRANGE', key.turns, 0, wanted - 1, 'WITHSCORES')
   -- A turn is an index into `owners`; `at` has its rank.
   local owners, at, records = {}, {}, {}
-  -- One line of turns per distance from the highest priority, each in order; all lines before
-  -- `best` are empty.
+
+  -- The first owner, if any, that has not had its turn in this call. Looks up some at a time, and
+  -- one more, so that the last of them has the next one behind it.
+  local first, fetched, is_last = 1, 0, false
+  local function first_turn()
+    if first > fetched and not is_last then
+      local stop = math.min(fetched + step + 1, wanted)
+      local found = call('ZRANGE', key.turns, fetched, stop - 1, 'WITHSCORES')
+      for i = 1, #found / 2 do
+        owners[fetched + i], at[fetched + i] = found[2 * i - 1], tonumber(found[2 * i])
+      end
+      fetched = fetched + #found / 2
+      is_last = fetched < stop or stop == wanted
+    end
+    return first <= fetched and first or nil
+  end
+
+  -- The others have given parts, and are behind their equals: one line of turns per distance from
+  -- the highest priority, each in order. All lines before `best` are empty.
   local lines, best = {}, MAX_PRIORITY + 1
   local function line_up(turn, above, rank)
     local line = lines[above]
@@ -228,21 +246,17 @@ local function pop_by_turns(wanted)
     line.last, line[last], at[turn] = last, turn, rank
     if above < best then best = above end
   end
-  for turn = 1, #turns / 2 do
-    local rank = tonumber(turns[2 * turn])
-    owners[turn] = turns[2 * turn - 1]
-    line_up(turn, math.floor(rank / RANKS), rank)
-  end
-  -- The record of an owner. Looks up as many as will be needed if each gives what it may.
+
+  -- The record of an owner. Looks up some at a time.
   local packed, looked_up = {}, 0
   local function record_at(turn)
     local record = records[turn]
     if record == nil then
       if turn > looked_up then
-        local first, some = looked_up + 1, {}
-        looked_up = math.min(looked_up + math.ceil(wanted / at_a_time), #owners)
-        for i = first, looked_up do some[i - first + 1] = owners[i] end
-        for i, its_record in pairs(look_up(some)) do packed[first + i - 1] = its_record end
+        local before, some = looked_up, {}
+        looked_up = math.min(before + step, fetched)
+        for i = before + 1, looked_up do some[i - before] = owners[i] end
+        for i, its_record in pairs(look_up(some)) do packed[before + i] = its_record end
       end
       record = request_of(owners[turn], packed[turn])
       records[turn] = record
@@ -273,21 +287,29 @@ local function pop_by_turns(wanted)
       line = lines[best]
       turn = line and line[line.head]
     end
+    local above, next_turn = best, first_turn()
+    if next_turn and at[next_turn] < (best + 1) * RANKS then
+      turn, above, line = next_turn, math.floor(at[next_turn] / RANKS), nil
+    end
     if id and not (turn and at[turn] < rank) then
       plain, taken = plain + 1, taken + 1
       ids[taken], ranks[taken] = id, ready[2 * plain]
       id, rank = ready[2 * plain + 1], tonumber(ready[2 * plain + 2])
     elseif turn then
-      local head, owner, record = line.head + 1, owners[turn], record_at(turn)
-      line.head = head
-      local before, length, behind = taken, #owner, line.last - head + 1
+      if line then line.head = line.head + 1 else first = first + 1 end
+      local owner, record = owners[turn], record_at(turn)
+      local before, length = taken, #owner
+      line, next_turn = lines[above], first_turn()
+      local behind = line and line.last - line.head + 1 or 0
+      local has_equals = behind > 0 or next_turn and at[next_turn] < (above + 1) * RANKS
+      behind = behind + fetched - first + 1
       local grouped, limit = record and record.group == 1, record and record.limit
       -- How many parts it may give before another owner has the turn.
-      local alone = behind == 0 and not grouped and not (id and rank < (best + 1) * RANKS)
+      local alone = not has_equals and not grouped and not (id and rank < (above + 1) * RANKS)
       local most = not record and 0 or alone and wanted or math.min(taken + at_a_time, wanted)
       if record and limit >= 0 then most = math.min(most, taken + limit - record.running) end
       while taken < most do
-        local share = math.ceil((wanted - before) / (behind + 1))
+        local share = alone and wanted - taken or math.ceil((wanted - before) / (behind + 1))
         local member = next_of(turn, math.max(share, math.min(at_a_time, most - taken)))
         if not member then break end
         local found, place = waiting[turn], places[turn]
@@ -296,17 +318,17 @@ local function pop_by_turns(wanted)
         -- priority; and if the first and the last part have the same priority, so have all between
         -- them. A job of a group keeps its whole rank, because it may leave the group while it
         -- runs; and it is not taken before others of a higher priority.
-        local above = not grouped and string.sub(member, length + 4, length + 5)
-        if not above or string.sub(found[last], length + 4, length + 5) ~= above then
+        local prefix = not grouped and string.sub(member, length + 4, length + 5)
+        if not prefix or string.sub(found[last], length + 4, length + 5) ~= prefix then
           last = place
         end
-        local text = texts[above]
+        local text = texts[prefix]
         if not text then
           local _, its_rank = read_parked(member)
-          if grouped and taken > before and math.floor(its_rank / RANKS) ~= best then break end
-          if above then its_rank = its_rank - its_rank % RANKS end
+          if grouped and taken > before and math.floor(its_rank / RANKS) ~= above then break end
+          if prefix then its_rank = its_rank - its_rank % RANKS end
           text = string.format('%d', its_rank)
-          if above then texts[above] = text end
+          if prefix then texts[prefix] = text end
         end
         for i = place, last do
           member, taken = found[i], taken + 1
@@ -319,7 +341,6 @@ local function pop_by_turns(wanted)
       end
       if taken > before then
         if record.first_at == 0 then record.first_at = this.now end
-        local above = best
         -- Each job of a group has its own priority.
         local following = grouped and next_of(turn, 1)
         if following then
