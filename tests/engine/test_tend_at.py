@@ -175,6 +175,13 @@ def test_a_request_that_is_open_for_too_long_fails_on_time(busy: Queue, clock: C
     assert request.status().state == "failed"
 
 
+def test_a_time_that_a_repair_gives_is_found_at_once(busy: Queue, spoiled: Behind) -> None:
+    busy.add(b"", id="a", delay=HOUR, priority=99)
+    spoiled("ZADD", "delayed", 2**60, "a")
+    assert [done.what for done in busy.repair()] == ["given a new time"]
+    assert is_promoted(busy, "a")
+
+
 # --------------------------------------------------------------------------- the price
 
 
