@@ -312,3 +312,17 @@ def test_however_many_requests_a_call_meets_they_are_read_and_written_at_once(
     few, many = commands_for(20), commands_for(60)
     assert many.pop("zrange") - few.pop("zrange") == 40  # The next part of each is looked up.
     assert many == few
+
+
+def test_a_call_for_many_looks_up_no_more_requests_than_it_needs(
+    queue: Queue, client: redis.Redis
+) -> None:
+    for number in range(60):
+        fill(queue.request(f"r{number}"), 5)
+    queue.lease(60)
+    before = {name: command_calls(client, name) for name in ("zrange", "hget")}
+    assert len(queue.lease_many(100, 60)) == 100
+    made = {name: command_calls(client, name) - count for name, count in before.items()}
+    # The ready jobs, the turns, and the parts of 25 requests; the caller.
+    assert made["zrange"] == 2 + 25
+    assert made["hget"] == 1
