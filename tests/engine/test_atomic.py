@@ -157,6 +157,7 @@ META = (
     "claimed",
     "settled",
     "staging",
+    "tend_at",
     "committed",
     "published",
 )

@@ -188,6 +188,73 @@ def test_a_foreign_key_stops_a_call_that_moves_one_job_before_it_changes_anythin
             assert spoiled.everything() == before, name
 
 
+PLAIN: dict[str, Callable[[], Call[Any]]] = {
+    "lease": lambda: calls.lease("a.2", 1000, 1),
+    "lease failed": lambda: calls.lease("a.2", 1000, 1, failed=True),
+    "lease and complete": lambda: calls.lease("a.2", 1000, 1, complete=[("a", "a.1", None)]),
+    "lease and complete in vain": lambda: calls.lease(
+        "a.2", 1000, 1, complete=[("a", "b.1", None)]
+    ),
+    "complete": lambda: calls.complete([("a", "a.1", None)]),
+    "complete by force": lambda: calls.complete([("a", "a.1", None)], force=True),
+    "release": lambda: calls.release([("a", "a.1", None)]),
+    "tidy": lambda: calls.tidy(force=True),
+}
+
+
+@pytest.mark.parametrize("lapsed", [False, True])
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_foreign_key_beside_jobs_without_facts_stops_a_call_before_it_changes_anything(
+    queue: Queue, clock: Clock, spoiled: Behind, kind: str, lapsed: bool
+) -> None:
+    for name in NAMES:
+        spoiled.client.unlink(*spoiled.keys.values())
+        spoiled.ask(calls.add([entry("a"), entry("z")]), "caller", 1, clock.ms)
+        spoiled.ask(calls.lease("a.1", 1000, 1), "caller", 2, clock.ms)
+        spoiled("UNLINK", "wake")
+        spoiled("UNLINK", name)
+        spoiled("SET", name, "foreign")
+        before = spoiled.everything()
+        now = clock.ms + (1000 if lapsed else 1)
+        try:
+            spoiled.ask(PLAIN[kind](), "caller", 3, now)
+        except redis.ResponseError as error:
+            assert str(error).startswith("WRONGTYPE"), name  # noqa: PT017
+            assert spoiled.everything() == before, name
+
+
+COMMANDS: dict[str, tuple[int, Callable[[], Call[Any]]]] = {
+    "add": (9, lambda: calls.add([entry("new", fresh=True)])),
+    "lease": (14, lambda: calls.lease("a.2", 30_000, 1)),
+    "complete": (12, lambda: calls.complete([("a", "a.1", None)])),
+    "lease and complete": (
+        19,
+        lambda: calls.lease("a.2", 30_000, 1, complete=[("a", "a.1", None)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_call_that_moves_one_plain_job_runs_no_more_commands_than_it_needs(
+    queue: Queue, clock: Clock, behind: Behind, kind: str
+) -> None:
+    """While a wake waits, and the sets were looked at in the same second."""
+    queue.add_many(NewJob(b"payload", id=id) for id in "abc")
+    behind.ask(calls.lease("a.1", 30_000, 1), "caller", 1, clock.ms)
+    most, call = COMMANDS[kind]
+    before = _commands(behind.client)
+    behind.ask(call(), "caller", 2, clock.ms)
+    after = _commands(behind.client)
+    assert after - before == most + 1  # And the call itself.
+
+
+def _commands(client: redis.Redis) -> int:
+    """Return how many commands the server has run, but for those of connections."""
+    stats = client.info("commandstats")
+    others = ("cmdstat_info", "cmdstat_ping", "cmdstat_client", "cmdstat_hello", "cmdstat_auth")
+    return sum(stat["calls"] for name, stat in stats.items() if not name.startswith(others))
+
+
 def test_garbage_under_the_name_of_a_caller_does_not_stop_it(queue: Queue, spoiled: Behind) -> None:
     for number in (1, 2):
         spoiled("HSET", "calls", "caller", "garbage")

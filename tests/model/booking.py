@@ -290,10 +290,7 @@ class Booking(Closing):
         woken, self.wanted = self.wake, count
         self._maintain(now)
         self._decide(now)
-        jobs: list[Job] = []
-        while not self.paused and len(jobs) < count and (job := self.best()):
-            self._give_out(job, token, NEVER, now)
-            jobs.append(job)
+        jobs = [] if self.paused else self._give_out_best(count, token, NEVER, now)
         self.tally["leased"] += len(jobs)
         self._decide(now)
         self.wake = woken

@@ -75,7 +75,7 @@ class _Long(str):
 
 LONG = _Long("x" * 495 + "ü" * 8 + "x")
 ids = st.sampled_from(["a", "b", "c", "d"] * 3 + ["ü\n{x}\0", LONG] * 2 + ["q/0", "q/1", "p/end/1"])
-counts = st.sampled_from([1, 2, 3, 1000])
+counts = st.sampled_from([1, 2, 3, 7, 8, 12, 1000, 1000])
 lease_times = st.sampled_from([4_000, 4_000, 1_000, 1_000, 1, 5_000, 30_000, HOUR, NEVER])
 results = st.sampled_from([None, b"", b"done", b"\0\xff\r\n"])
 release_times = st.sampled_from([None, None, None, 0, 1, 1, 999, 1_000, 3_000, HOUR, NEVER])

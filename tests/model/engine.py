@@ -8,6 +8,7 @@ go out together: one round trip per step.
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -169,6 +170,8 @@ class Engine:
             "seen": int(meta["seen"]) if "seen" in meta else None,
             "patience": int(meta.get("grace", 0)),
             "callers": {caller.decode() for caller in callers},
+            "found in time": _earliest(delayed, leased, ended, terms)
+            >= int(meta.get("tend_at", 0)),
             "wake": wake,
             "problems": self._problems(audited, now),
             "counts": msgspec.structs.asdict(calls.counts().read(counted)),
@@ -265,6 +268,10 @@ def _text(raw: msgspec.Raw) -> bytes:
     """Return the bytes that Lua packed as text, which they need not be; none for false."""
     packed = bytes(raw)
     return packed[{0xD9: 2, 0xDA: 3, 0xDB: 5}.get(packed[0], 1) :]
+
+
+def _earliest(*sets: list[tuple[str, int]]) -> float:
+    return min((at for found in sets for _, at in found), default=math.inf)
 
 
 def _pairs(flat: list[bytes]) -> zip[tuple[bytes, bytes]]:

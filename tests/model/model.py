@@ -101,13 +101,6 @@ class Model(Booking):
             ask_again = 0  # There is more to be cleared away.
         return Granted(token, tuple(job.id for job in granted), completed, ask_again)
 
-    def _give_out_best(self, count: int, token: str, until: int, now: int) -> list[Job]:
-        granted: list[Job] = []
-        while len(granted) < count and (job := self.best()):
-            self._give_out(job, token, until, now)
-            granted.append(job)
-        return granted
-
     def _give_out_failed(self, count: int, token: str, until: int, now: int) -> list[Job]:
         """A failure handler takes a place too: where none is free it has to wait a second."""
         granted: list[Job] = []

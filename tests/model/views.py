@@ -79,6 +79,7 @@ def view(model: Model, now: int) -> dict[str, Any]:
         "seen": model.seen,
         "patience": model.patience,
         "callers": set(model.answers),
+        "found in time": True,
         "wake": model.wake,
         "problems": [],
     }

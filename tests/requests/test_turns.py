@@ -37,10 +37,84 @@ def test_priorities_hold_within_one_call_too(queue: Queue) -> None:
 def test_equal_requests_take_exact_turns(queue: Queue, at_once: bool) -> None:
     fill(queue.request("A"), 10)
     fill(queue.request("B"), 10)
-    assert (letters if at_once else order)(queue, 10) == "ABABABABAB"
-    assert (letters if at_once else order)(queue, 3) == "ABA"
+    assert (letters if at_once else order)(queue, 7) == "ABABABA"
+    assert (letters if at_once else order)(queue, 4) == "BABA"
     # The next call goes on where this one ended.
     assert (order if at_once else letters)(queue, 7) == "BABABAB"
+
+
+FIVE = "ABCDE"
+
+
+@pytest.mark.parametrize(
+    ("count", "given"),
+    [
+        (1, "A"),
+        (7, "ABCDEAB"),
+        (8, "AABBCCDD"),
+        (11, "AABBCCDDEEA"),
+        (12, "AAABBBCCCDDD"),
+        (15, "AAABBBCCCDDDEEE"),
+        (16, "AAAABBBBCCCCDDDD"),
+        (100, "AAAABBBBCCCCDDDDEEEE" * 5),
+    ],
+)
+def test_a_call_for_many_takes_up_to_four_parts_at_a_time_but_no_more_than_a_quarter(
+    queue: Queue, count: int, given: str
+) -> None:
+    for id in FIVE:
+        fill(queue.request(id), 30)
+    leases = queue.lease_many(count, 60)
+    assert "".join(lease.id[0] for lease in leases) == given
+    # The parts of each come in their order, and the next call goes on where this one ended.
+    for id in FIVE:
+        of_one = [lease.id for lease in leases if lease.id[0] == id]
+        assert of_one == [f"{id}/{n}" for n in range(len(of_one))]
+    following = FIVE[(FIVE.index(given[-1]) + 1) % 5]
+    assert order(queue, 1) == following
+
+
+def test_a_call_for_one_takes_one_part_after_a_call_for_many_too(queue: Queue) -> None:
+    for id in "AB":
+        fill(queue.request(id), 30)
+    assert letters(queue, 20) == "AAAABBBBAAAABBBBAAAA"
+    assert order(queue, 6) == "BABABA"
+
+
+def test_several_parts_at_a_time_pass_no_limit(queue: Queue) -> None:
+    a = fill(queue.request("A", limit=3), 9)
+    fill(queue.request("B", limit=5), 9)
+    fill(queue.request("C"), 9)
+    assert letters(queue, 40) == "AAABBBBCCCCBCCCCC"
+    a.set_limit(5)
+    assert letters(queue, 40) == "AA"
+
+
+def test_several_parts_at_a_time_come_after_no_lower_priority(queue: Queue) -> None:
+    fill(queue.request("A", priority=60), 5)
+    fill(queue.request("B", priority=60), 2)
+    fill(queue.request("C", priority=40), 5)
+    queue.add_many([NewJob(b"", id="x", priority=60), NewJob(b"", id="y")])
+    assert letters(queue, 40) == "AAAABBxAyCCCCC"
+
+
+def test_plain_jobs_that_are_there_come_between_several_parts_at_a_time(queue: Queue) -> None:
+    fill(queue.request("A"), 9)
+    queue.add_many([NewJob(b"", id=id) for id in "xyz"])
+    assert letters(queue, 16) == "AAAAxyzAAAAA"
+
+
+def test_a_group_gives_several_jobs_at_a_time_too_but_only_of_one_priority(queue: Queue) -> None:
+    fill(queue.request("A"), 6)
+    queue.add_many(NewJob(b"", id=f"g{n}", group="g") for n in range(6))
+    queue.add_many(NewJob(b"", id=f"h{n}", group="h", priority=90 - n // 2) for n in range(4))
+    fill(queue.request("B", priority=89), 2)
+    given = ids(queue.lease_many(40, 60))
+    assert "".join(id[0] for id in given) == "hhBBhhAAAAggggAAgg"
+    assert [id for id in given if id[0] in "gh"] == [
+        *(f"h{n}" for n in range(4)),
+        *(f"g{n}" for n in range(6)),
+    ]
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -49,14 +123,15 @@ def test_three_requests_take_exact_turns_and_their_parts_come_in_order(
 ) -> None:
     for id in "ABC":
         fill(queue.request(id), 4)
-    leases = queue.lease_many(12, 60) if at_once else [take(queue) for _ in range(12)]
+    counts = (7, 5) if at_once else (1,) * 12
+    leases = [lease for count in counts for lease in queue.lease_many(count, 60)]
     assert ids(leases) == [f"{id}/{n}" for n in range(4) for id in "ABC"]
 
 
 def test_turns_do_not_depend_on_who_asks_for_how_many(queue: Queue, other: Queue) -> None:
     for id in "ABC":
         fill(queue.request(id), 30)
-    asked = [1, 4, 2, 7, 1, 1, 10, 3, 5, 8, 20, 28]
+    asked = [1, 4, 2, 7, 1, 1, 7, 3, 5, 6, 7, 4, 7, 2, 7, 7, 1, 7, 7, 4]
     given = "".join(letters((queue, other)[n % 2], count) for n, count in enumerate(asked))
     assert given == "ABC" * 30
 
@@ -82,7 +157,7 @@ def test_a_shorter_request_does_not_stop_the_turns_of_the_others(queue: Queue) -
     fill(queue.request("A"), 1)
     fill(queue.request("B"), 4)
     fill(queue.request("C"), 2)
-    assert letters(queue, 9) == "ABCBCBB"
+    assert letters(queue, 7) == "ABCBCBB"
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -93,7 +168,8 @@ def test_plain_jobs_stand_between_as_they_came(queue: Queue, at_once: bool) -> N
     queue.add(b"", id="2")
     fill(queue.request("B"), 3)
     queue.add(b"", id="3")
-    assert (letters if at_once else order)(queue, 9) == "1A2B3ABAB"
+    give = letters if at_once else order
+    assert give(queue, 7) + give(queue, 2) == "1A2B3ABAB"
 
 
 def test_a_plain_job_that_comes_while_requests_take_turns_has_its_turn(queue: Queue) -> None:
@@ -226,13 +302,27 @@ def test_however_many_requests_a_call_meets_they_are_read_and_written_at_once(
     def commands_for(requests: int) -> dict[str, int]:
         queue.delete()
         for number in range(requests):
-            fill(queue.request(f"r{number}"), 2)  # The last of each, so turns are taken away.
-        done = queue.lease_many(requests, 60)
+            fill(queue.request(f"r{number}"), 8)
+        done = queue.lease_many(4 * requests, 60)  # The last of each, so turns are taken away.
         before = {name: command_calls(client, name) for name in names}
-        assert len(queue.lease_many(requests, 60, complete=done)) == requests
+        assert len(queue.lease_many(4 * requests, 60, complete=done)) == 4 * requests
         return {name: command_calls(client, name) - before[name] for name in names}
 
-    names = ("hmget", "hset", "hdel", "zadd", "zrem", "zrange")
+    names = ("hget", "hmget", "hset", "hdel", "zadd", "zrem", "zrange")
     few, many = commands_for(20), commands_for(60)
     assert many.pop("zrange") - few.pop("zrange") == 40  # The next part of each is looked up.
     assert many == few
+
+
+def test_a_call_for_many_looks_up_no_more_requests_than_it_needs(
+    queue: Queue, client: redis.Redis
+) -> None:
+    for number in range(60):
+        fill(queue.request(f"r{number}"), 5)
+    queue.lease(60)
+    before = {name: command_calls(client, name) for name in ("zrange", "hget")}
+    assert len(queue.lease_many(100, 60)) == 100
+    made = {name: command_calls(client, name) - count for name, count in before.items()}
+    # The ready jobs, the turns, and the parts of 25 requests; the caller.
+    assert made["zrange"] == 2 + 25
+    assert made["hget"] == 1

@@ -1,5 +1,46 @@
 -- Transitions of leases: taking, extending, and every way in which a run ends.
 
+-- The facts of these jobs, for the reply; {} if no job has any.
+local function facts_beside(ids)
+  if #ids == 0 or not this.has_facts then return {} end
+  local facts = call('HMGET', key.facts, unpack(ids))
+  for i = 1, #ids do facts[i] = facts[i] or '' end
+  return facts
+end
+
+-- Answer a repeated call of lease: the same leases, except any that the caller has lost since.
+local function answer_again(token, ids, completed, wait_ms)
+  local mine = {}
+  for _, id in ipairs(ids) do
+    local hold = call('ZSCORE', key.leased, id) and call('HGET', key.holds, id)
+    if hold and string.find(hold, token .. ' ', 1, true) == 1 then mine[#mine + 1] = id end
+  end
+  local payloads = #mine > 0 and call('HMGET', key.jobs, unpack(mine)) or {}
+  this.has_facts = true
+  return {mine, payloads, facts_beside(mine), completed, wait_ms}
+end
+
+-- Milliseconds, at most 1000, until a job may become ready without a call: the next due job, or
+-- the next lease that lapses. Both are times that the next call must not miss.
+local function worth_asking_in(failed)
+  if not failed and has_more() or (this.budget or 1) <= 0 or this.unpublished then return 0 end
+  local wait_ms = 1000
+  -- The call may not have looked at `delayed` before: a key of another type has no time.
+  local due_at = redis.pcall('ZRANGE', failed and key.failed or key.delayed, 0, 0, 'WITHSCORES')[2]
+  due_at = tonumber(due_at)
+  if due_at then
+    if not failed then tend_by(due_at) end
+    wait_ms = math.min(wait_ms, due_at - this.now)
+  end
+  local lapses_at = tonumber(call('ZRANGE', key.leased, 0, 0, 'WITHSCORES')[2])
+  if lapses_at then
+    tend_by(lapses_at)
+    if lapses_at > this.lapsed_by then lapses_at = math.max(lapses_at, this.grace) end
+    wait_ms = math.min(wait_ms, lapses_at - this.now)
+  end
+  return math.max(wait_ms, 0)
+end
+
 -- lease: ready | parked (or failed) -> leased, after promote, reclaim and prune; first completes
 -- the given settles
 --
@@ -15,43 +56,8 @@ function transition.lease()
   local token, failed = name(args[4], 'token'), args[8] == '1'
   if string.find(token, '%s') then refuse('INVALID', 'token') end
 
-  local function facts_beside(ids)
-    if #ids == 0 or not this.has_facts then return {} end
-    local facts = call('HMGET', key.facts, unpack(ids))
-    for i = 1, #ids do facts[i] = facts[i] or '' end
-    return facts
-  end
-
-  -- Answer a repeated call: the same leases, except any that the caller has lost since.
-  local function answer_again(ids, completed, wait_ms)
-    local mine = {}
-    for _, id in ipairs(ids) do
-      local hold = call('ZSCORE', key.leased, id) and call('HGET', key.holds, id)
-      if hold and string.find(hold, token .. ' ', 1, true) == 1 then mine[#mine + 1] = id end
-    end
-    local payloads = #mine > 0 and call('HMGET', key.jobs, unpack(mine)) or {}
-    this.has_facts = true
-    return {mine, payloads, facts_beside(mine), completed, wait_ms}
-  end
-
-  -- Milliseconds, at most 1000, until a job may become ready without a call: the next due job, or
-  -- the next lease that lapses.
-  local function worth_asking_in()
-    if not failed and has_more() or (this.budget or 1) <= 0 or this.unpublished then return 0 end
-    local wait_ms = 1000
-    local due_at = call('ZRANGE', failed and key.failed or key.delayed, 0, 0, 'WITHSCORES')[2]
-    local lapses_at = call('ZRANGE', key.leased, 0, 0, 'WITHSCORES')[2]
-    if due_at then wait_ms = math.min(wait_ms, due_at - this.now) end
-    lapses_at = tonumber(lapses_at)
-    if lapses_at then
-      if lapses_at > this.lapsed_by then lapses_at = math.max(lapses_at, this.grace) end
-      wait_ms = math.min(wait_ms, lapses_at - this.now)
-    end
-    return math.max(wait_ms, 0)
-  end
-
   local again = begin()
-  if again then return answer_again(unpack(again)) end
+  if again then return answer_again(token, unpack(again)) end
 
   local lease_ms = whole(args[5], 1, MAX_INSTANT, 'lease_ms')
   local wanted = whole(args[6], 1, MAX_JOBS, 'count')
@@ -59,7 +65,11 @@ function transition.lease()
   local results = read_results(at)
   local done, _, numbers, flags = held(groups)
   local found = overdue()
-  check_types()
+  if #done > 0 then
+    check_types('settle')
+  else
+    check_types(not found and not failed and 'grant' or nil)
+  end
   if failed then call('ZCARD', key.failed) end
 
   complete(done, numbers, flags, results, {})
@@ -72,8 +82,8 @@ function transition.lease()
   if #ids > 0 then grant_all(ids, ranks, token, after_ms(lease_ms)) end
   settle_requests()
   if not this.paused then
-    wait_ms = #ids > 0 and 0 or worth_asking_in()
-    if not failed then this.grantable = #ids > 0 and has_more() end
+    wait_ms = #ids > 0 and 0 or worth_asking_in(failed)
+    if not failed then this.grantable = #ids > 0 and this.asleep and has_more() end
   end
   return finish({ids, completed, wait_ms}, {ids, payloads, facts_beside(ids), completed, wait_ms})
 end
@@ -98,6 +108,7 @@ function transition.extend()
       if has_facts and is_cancelled(read_facts(found[i])) then flags[numbers[i]] = 'c' end
     end
     call('ZADD', key.leased, unpack(leased))
+    tend_by(lapses_at)
   end
   return finish({table.concat(flags)})
 end
@@ -197,7 +208,7 @@ function transition.complete()
   local groups, at = read_settles(5)
   local results = read_results(at)
   local force = args[4] == '1'
-  check_types()
+  check_types(not force and 'end' or nil)
   if force then check_endings() end
 
   local ids, numbers, flags, out = to_complete(groups, force)

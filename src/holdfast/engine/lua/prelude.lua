@@ -12,7 +12,7 @@
 --
 -- Check, then write: Lua does not roll back, so every refusal comes before the first write, and
 -- no command that can fail follows a write. A command fails on a key of the wrong type, so each
--- key is read once before the first write.
+-- key is read once before the first write; but the key of the first write needs no look before it.
 --
 -- A table that grows, or a function inside a loop, costs more than most commands.
 
@@ -57,9 +57,21 @@ local function refuse(word, fact)
 end
 
 -- tonumber takes 'nan', 'inf', '0x10' and ' 7 '. A number here is plain digits.
-local function whole(text, least, most, what)
-  local n = text and #text <= 16 and string.find(text, '^%d+$') and tonumber(text)
+local function new_number(text, least, most, what)
+  local n = text and #text <= 16 and not string.find(text, '%D') and tonumber(text)
   if not n or n < least or n > most then refuse('INVALID', what) end
+  return n
+end
+
+-- Numbers by their text. Most calls have the same few counts and durations, and to look one up is
+-- cheaper than to read it. The library keeps up to a thousand of them between calls.
+local known_numbers, unknown = {}, 1000
+
+local function whole(text, least, most, what)
+  local n = known_numbers[text]
+  if n and n >= least and n <= most then return n end
+  n = new_number(text, least, most, what)
+  if #text < 8 and unknown > 0 then known_numbers[text], unknown = n, unknown - 1 end
   return n
 end
 
@@ -68,16 +80,25 @@ local function name(text, what)
   return text
 end
 
--- Fails, before the first write, if a key that most transitions write has the wrong type.
-local function check_types()
-  call('ZCARD', key.ready)
-  call('ZCARD', key.leased)
-  call('HLEN', key.holds)
+-- Fails, before the first write, if a key that most transitions write has the wrong type. first:
+-- what the call does first, if that saves some of the looks:
+--     'settle'  it has read `holds`, and writes `leased` first
+--     'end'     so too, and then it only ends the jobs
+--     'grant'   it writes `ready` first, and ends no job that has not been one of an owner
+local function check_types(first)
+  if first ~= 'settle' and first ~= 'end' then
+    call('ZCARD', key.leased)
+    call('HLEN', key.holds)
+  end
   call('HLEN', key.jobs)
-  this.has_facts = call('HLEN', key.facts) > 0
-  this.has_next = call('HLEN', key.next) > 0
-  this.asleep = call('LLEN', key.wake) == 0
-  if this.has_facts or this.has_next then
+  if call('HLEN', key.facts) > 0 then this.has_facts = true end
+  local others = this.has_facts
+  if (first ~= 'grant' or others) and call('HLEN', key.next) > 0 then
+    this.has_next, others = true, true
+  end
+  if others or first ~= 'grant' and first ~= 'end' then call('ZCARD', key.ready) end
+  if others or first ~= 'end' then this.asleep = call('LLEN', key.wake) == 0 end
+  if others then
     call('ZCARD', key.delayed)
     call('ZCARD', key.failed)
     call('ZCARD', key.ended)
@@ -94,32 +115,42 @@ end
 
 -- ------------------------------------------------------------ begin and end
 
+local LAYOUT = OUR_LAYOUT .. ''
+
+-- The state of a call as far as most calls do not set it. A table of more than sixteen fields costs
+-- twice as much.
+local AT_FIRST = {__index = {
+  paused = false, grace = 0, largest = 0,
+  new_caller = false, has_facts = false, has_next = false, has_requests = false,
+}}
+
 local function look()
   local now
   if args[1] == '' then
     local time = call('TIME')
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   else
-    now = whole(args[1], 0, MAX_INSTANT, 'time')
+    now = new_number(args[1], 0, MAX_INSTANT, 'time')
   end
   local found = call('HMGET', key.meta, 'layout', 'seen', 'grace', 'before', 'paused', 'largest',
-    'sequence', 'staging')
+    'sequence', 'staging', 'tend_at')
   local layout, sequence = found[1], found[7]
   -- Change only a queue that has our own layout.
-  if layout and layout ~= tostring(OUR_LAYOUT) then
+  if layout and layout ~= LAYOUT then
     local newer = #layout <= 9 and string.find(layout, '^[1-9]%d*$')
     refuse('LAYOUT', newer and layout or 'unknown')
   end
   if sequence and not string.find(sequence, '^%d+$') then refuse('BROKEN', 'sequence') end
-  this = {
-    now = now, at = '', seen = tonumber(found[2]), grace = tonumber(found[3]) or 0,
-    before = tonumber(found[4]), lapsed_by = 0,
-    paused = found[5], largest = tonumber(found[6]) or 0,
-    new_caller = false, has_facts = false, has_next = false, has_requests = false,
-    asleep = false, grantable = false,
+  local tend_at = found[9] and tonumber(found[9]) or nil
+  this = setmetatable({
+    now = now, at = '', seen = tonumber(found[2]), lapsed_by = 0,
     meta = layout and {} or {'layout', OUR_LAYOUT}, told = {},
-    staging = found[8] and tonumber(found[8]) or nil,
-  }
+    asleep = false, grantable = false, tend_at = tend_at, tended = tend_at,
+  }, AT_FIRST)
+  if found[3] then this.grace, this.before = tonumber(found[3]) or 0, tonumber(found[4]) end
+  if found[5] then this.paused = found[5] end
+  if found[6] then this.largest = tonumber(found[6]) or 0 end
+  if found[8] then this.staging = tonumber(found[8]) end
 end
 
 -- Set a field of `meta`; finish() writes it.
@@ -128,11 +159,17 @@ local function note(field, value)
   meta[#meta + 1], meta[#meta + 2] = field, value
 end
 
+-- A job, a lease, an ending or a request gets this time in delayed, leased, ended or terms. `meta`
+-- has the earliest of all these times, or an earlier one, as `tend_at`: see overdue.
+local function tend_by(at)
+  if at < (this.tend_at or 0) then this.tend_at = at end
+end
+
 -- Returns the remembered answer if this call is a repetition, else nil.
 local function begin()
   look()
   local now, seen = this.now, this.seen
-  local caller, number = name(args[2], 'caller'), whole(args[3], 1, MAX_INSTANT, 'number')
+  local caller, number = name(args[2], 'caller'), new_number(args[3], 1, MAX_INSTANT, 'number')
   this.at = string.format('%d', now)  -- not `..`, which loses digits
   -- If the clock was set back, an old grace must not stop reclaim until the clock has caught up.
   if this.grace > now + SILENCE_MS then this.grace = 0 end
@@ -211,6 +248,7 @@ end
 -- if that is more than the answer to remember.
 local function finish(answer, reply)
   call('HSET', key.calls, args[2], args[3] .. ' ' .. this.at .. ' ' .. cmsgpack.pack(answer))
+  if this.tend_at ~= this.tended then note('tend_at', this.tend_at) end
   if #this.meta > 0 then call('HSET', key.meta, unpack(this.meta)) end
   if this.new_caller or args[3] % 16 == 0 then forget_callers() end
   if this.grantable and this.asleep and not this.paused then call('LPUSH', key.wake, '1') end

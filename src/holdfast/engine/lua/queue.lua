@@ -65,7 +65,7 @@ function transition.tidy()
   if again then return again end
 
   this.staging = tonumber(call('ZRANGE', key.staging, 0, 0, 'WITHSCORES')[2])
-  local found = overdue(args[5] == '1')
+  local found = overdue(true, args[5] == '1')
   local longer = args[6] ~= '' and whole(args[6], 0, MAX_INSTANT, 'failed')
   local before = longer and this.now - longer - 1
   check_types()

@@ -241,6 +241,7 @@ function transition.repair()
 
   local function give_time(id, set_key)
     call('ZADD', set_key, this.now, id)
+    tend_by(this.now)
     did(id, 'given a new time')
   end
 
@@ -340,7 +341,7 @@ function transition.repair()
       if not call('ZSCORE', key.terms, request) then
         local record = record_of(request)
         if record then
-          call('ZADD', key.terms, term_of(record), request)
+          set_term(request, term_of(record))
           did(request, 'request tended again')
           return mend_request(request)
         end

@@ -49,7 +49,7 @@ function transition.open_request()
     if record.group == 1 then letter = 'g' end
   end
   if letter == '1' or letter == 'o' and open_for then
-    call('ZADD', key.terms, open_for and after_ms(open_for) or MAX_INSTANT, request)
+    set_term(request, open_for and after_ms(open_for) or MAX_INSTANT)
   end
   settle_requests()
   return finish({letter, record.total, more and 1 or 0})
@@ -142,7 +142,7 @@ function transition.change_request()
   else
     if seal and record.sealed == 0 then
       record.sealed = 1
-      call('ZADD', key.terms, MAX_INSTANT, request)
+      set_term(request, MAX_INSTANT)
       tell('sealed', {request})
     end
     if cancel and record.stopping > 0 then

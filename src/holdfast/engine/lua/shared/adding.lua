@@ -205,6 +205,7 @@ local function create(groups)
         all[#all + 1] = ids[i]
       end
       call('ZADD', due and key.delayed or key.ready, unpack(scored))
+      if due then tend_by(due) end
       if facts then
         local pairs_, packed = {}, cmsgpack.pack(facts)
         for i = 1, n do
@@ -322,7 +323,10 @@ local function append_parts(request, record, payloads, priority, due, facts)
   call('HSET', key.facts, unpack(packed))
   this.has_facts = true
   call('ZADD', due and key.delayed or key.parked, unpack(scored))
-  if due and due - this.now < 1000 then this.grantable = true end
+  if due then
+    tend_by(due)
+    if due - this.now < 1000 then this.grantable = true end
+  end
   record.total = before + n
   tell('added', ids)
 end

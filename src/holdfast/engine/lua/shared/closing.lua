@@ -51,7 +51,7 @@ local function empty_request(request, record)
     record.cancelled = record.cancelled + n
     tell('cancelled', ids)
   end
-  call('ZADD', key.terms, waiting > n and this.now or MAX_INSTANT, request)
+  set_term(request, waiting > n and this.now or MAX_INSTANT)
 end
 
 -- The request is over: publish that once, keep the record for a while, add the follow-up.
@@ -60,7 +60,7 @@ local function end_request(request, record)
   if record.stopping > 0 then record.outcome, record.stopping = record.stopping, 0 end
   record.ended_at, record.endings, record.walked = this.now, record.endings + 1, 0
   -- A client that waits for the end asks once a second, and may miss the event.
-  call('ZADD', key.terms, after_ms(math.max(record.keep_for_ms, LEAST_KEPT_MS)), request)
+  set_term(request, after_ms(math.max(record.keep_for_ms, LEAST_KEPT_MS)))
   local follow_up = read_update(call('HGET', key.requests, request .. '/end'))
   if follow_up then
     -- The follow-ups of earlier requests with this name may still exist. After 100 taken ids, take
@@ -155,7 +155,7 @@ end
 local function forget_request(request, record)
   -- A request is kept as long as it has failed or running parts.
   if record.failed + record.running > 0 then
-    call('ZADD', key.terms, after_ms(math.max(record.keep_for_ms, 1000)), request)
+    set_term(request, after_ms(math.max(record.keep_for_ms, 1000)))
     return
   end
   local last, ids = math.min(record.walked + this.budget, record.total), {}
@@ -200,7 +200,7 @@ local function tend()
       elseif record.sealed == 0 and record.group == 0 then
         record.stopping, record.sealed, record.reason = FAILED, 1, 'open for too long'
       elseif record.stopping == 0 then
-        call('ZADD', key.terms, MAX_INSTANT, request)
+        set_term(request, MAX_INSTANT)
       end
     end
   end

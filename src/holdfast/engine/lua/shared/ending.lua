@@ -43,7 +43,9 @@ local function end_job(id, facts, outcome, result)
     raised = outcome == 'failed' and facts.raised or nil,
     taken_until = remember_for > 0 and after_ms(remember_for) or nil,
   })
-  call('ZADD', key.ended, after_ms(math.max(result_for, remember_for)), id)
+  local forget_at = after_ms(math.max(result_for, remember_for))
+  call('ZADD', key.ended, forget_at, id)
+  tend_by(forget_at)
 end
 
 -- Read the facts of many jobs, equal ones only once; the caller must not change them. Looks up the
@@ -123,7 +125,8 @@ local function complete(ids, numbers, flags, results, out)
   if n == 0 then return false end
   -- A job that is not leased was reclaimed: it must not stay where it waits.
   local all_leased = call('ZREM', key.leased, unpack(ids)) == n
-  if not all_leased then call('ZREM', key.ready, unpack(ids)) end
+  -- A key of another type, which the call may not have looked at, has none of them.
+  if not all_leased then redis.pcall('ZREM', key.ready, unpack(ids)) end
   call('HDEL', key.holds, unpack(ids))
   if this.has_facts or this.has_next then
     return complete_each(ids, numbers, flags, results, out, all_leased)

@@ -134,10 +134,16 @@ local function vacate(facts)
   if record then record.last_at = this.now end
 end
 
+-- A request or group is to be processed at this time.
+local function set_term(owner, at)
+  call('ZADD', key.terms, at, owner)
+  tend_by(at)
+end
+
 -- A request that had ended is open again.
 local function reopen(request, record)
   record.outcome, record.ended_at, record.reason = 0, 0, ''
-  call('ZADD', key.terms, MAX_INSTANT, request)
+  set_term(request, MAX_INSTANT)
 end
 
 -- Whether this job was cancelled, or its request is being stopped.
@@ -239,7 +245,7 @@ local function join(facts, n)
   if not record then
     record = new_request(group)
     record.group = 1
-    call('ZADD', key.terms, MAX_INSTANT, group)
+    set_term(group, MAX_INSTANT)
   end
   record.total, record.limit = record.total + n, limit or record.limit
 end

@@ -70,6 +70,7 @@ local function put_waiting(id, facts, priority, rank, due_at, by_time)
   end
   if waits then
     call('ZADD', key.delayed, due_at, id)
+    tend_by(due_at)
     this.grantable = this.grantable or due_at - this.now < 1000
   elseif record then
     park(id, facts)
