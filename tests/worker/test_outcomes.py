@@ -377,9 +377,9 @@ def test_what_a_handler_says_on_purpose_is_logged_without_a_traceback(
 def test_of_what_goes_well_nothing_but_its_line_is_logged(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "holdfast.worker"):
+    with caplog.at_level(logging.INFO, "holdfast.jobs"):
         run_one(queue, "plain", lambda job: None)
-    assert [record.name for record in about_jobs(caplog)] == ["holdfast.worker"]
+    assert [record.name for record in about_jobs(caplog)] == ["holdfast.jobs"]
 
 
 class BusyError(Exception):

@@ -358,7 +358,7 @@ def refusal(reply: hiredis.ReplyError, ids: Sequence[str] = ()) -> HoldfastError
             said = (
                 f"this user may not do this. The server said: {_printable(denied)}. Is the name "
                 "of the queue right? `holdfast acl QUEUE` prints the ACL rule for one queue; "
-                "commands about all queues, such as `ls`, need more (docs/server.md)"
+                "commands about all queues, such as `ls`, need more: see SECURITY.md"
             )
         case "HTTP":
             said = (
