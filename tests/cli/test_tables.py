@@ -73,7 +73,7 @@ def headings(line: str) -> list[str]:
 
 def test_a_narrow_terminal_shows_what_matters_most(hf: Commands, queue: Queue) -> None:
     heading, line = click.unstyle(shown(queue, "failed", [], 60)).splitlines()
-    assert heading.split() == ["id", "handler", "when", "error"]
+    assert heading.split()[:4] == ["id", "handler", "when", "error"]  # "now" leaves more room.
     assert "no connection" in line
     heading = click.unstyle(shown(queue, "peek", ["--state", "leased"], 60)).splitlines()[0]
     assert heading.split() == ["id", "handler", "priority", "worker", "when", "payload"]

@@ -184,6 +184,8 @@ def scenario(clock: Callable[[float], None], told: list[object]) -> Scenario:
     yield from step("tick")
     clock(1)
     yield from step("tick")
+    yield from step("last_tick", "second")
+    yield from step("last_tick", "")
     yield from writes_in(step, step_of, clock)
     yield from claims_in(step, step_of, clock)
     yield from step("register", alive_for=5)

@@ -139,7 +139,8 @@ def test_what_is_claimed_is_leased_to_everybody_else(queue: Queue, reader: Reade
     job = queue.show("0")
     assert job is not None
     assert (job.state, job.token) == ("leased", "claim:etl.0")
-    assert "claim:etl.0" in queue.explain("0")
+    assert "under claim:etl.0" in queue.explain("0")
+    assert "the lease never lapses" in queue.explain("0")
 
 
 # --------------------------------------------------------------------------- settle

@@ -272,10 +272,10 @@ def _state(shown: Shown, job: Job, workers: list[WorkerInfo]) -> str:
         case "leased":
             since = f" since {_clock(job.leased_at)}" if job.leased_at else ""
             what = "its failure is handled" if job.facts.failed_at is not None else "leased"
-            lapses = _left(job.at, shown.now)
+            ends = "never lapses" if job.at == math.inf else f"lapses in {_left(job.at, shown.now)}"
             by = worker_of(job.token, workers)
             of = f"by {by} under {job.token}" if by else f"under {job.token}"
-            return f"{what} {of}{since}, the lease lapses in {lapses}"
+            return f"{what} {of}{since}, the lease {ends}"
         case "failed":
             again = "" if job.at != math.inf else ", and no failure handler gets it again"
             return (
@@ -325,6 +325,8 @@ def in_words(seconds: float) -> str:
     """Return a duration in words: 1 h 30 min."""
     if seconds < 59.95:
         return f"{seconds:.3g} s"
+    if seconds == math.inf:
+        return "for ever"
     parts, left = [], round(seconds)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
         count, left = divmod(left, size)
