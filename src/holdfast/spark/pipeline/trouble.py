@@ -26,6 +26,16 @@ from holdfast.spark.pipeline.order import Blocks, Bytes, PartData
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*: ")
 _FRAME: Final = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]*\] ")
+"""How a message of Spark begins; it ends with the line of its SQLSTATE. A plan may follow."""
+_OF_FILES: Final = (
+    "CSV header does not conform to the schema",
+    "[CANNOT_MERGE_SCHEMAS]",
+    "[CONFLICTING_DIRECTORY_STRUCTURES]",
+    "[CONFLICTING_PARTITION_COLUMN_NAMES]",
+    "[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH]",
+)
+"""How errors begin that say that files do not fit each other, or the schema."""
 _QUOTA: Final = re.compile(r"[Qq]uota\b")
 _NOT_MADE: Final = re.compile(
     r"Mkdirs failed to create file:(/[^\n]*?)(?: \(exists=|$)", re.MULTILINE
@@ -88,9 +98,12 @@ def probe(spark: SparkSession) -> None:
 def is_permanent(error: BaseException) -> bool:
     """Tell whether another run would fail in the same way, as the order is wrong.
 
-    An analysis error with a cause is something else: a catalog that did not answer, say.
+    The files of a request stay as they are: what does not fit in them fits never. An analysis error
+    with a cause is something else: a catalog that did not answer, say.
     """
     if isinstance(error, Permanent | InvalidArgument):
+        return True
+    if any(text.startswith(_OF_FILES) for text in _messages(error)):
         return True
     return isinstance(error, AnalysisException | IllegalArgumentException) and not (
         (origin := getattr(error, "_origin", None)) and origin.getCause()
@@ -244,5 +257,9 @@ def _telling_line(text: str) -> str:
     if _TRACEBACK in text:
         raised = [line for line in lines if _RAISED.match(line)]
         return raised[-1] if raised else lines[-1]
+    if _CONDITION.match(text) and (state := text.find("SQLSTATE: ")) >= 0:
+        return (
+            " ".join(text[: min(state, _LONGEST)].split()) + " " + text[state:].partition("\n")[0]
+        )
     # What Py4J did not understand is in its second line.
     return " ".join(lines[: 2 if lines and lines[0].endswith("Trace:") else 1])
