@@ -15,8 +15,6 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 _SHARED_STATE: Final = "org.apache.spark.sql.internal.SharedState"
-_VIEWS: Final = "viewDefinitions"
-_OWN: Final = frozenset({"cacheManager", "globalTempViewManager", "relationCache"})
 
 _lock: Final = threading.Lock()
 _known: dict[Any, _Making] = {}
@@ -50,15 +48,17 @@ class _Making:
         self._view_manager = jvm.org.apache.spark.sql.catalyst.catalog.GlobalTempViewManager
         relations = jvm.org.apache.spark.sql.catalyst.analysis.RelationCache
         self._no_relations = relations.empty()
-        self._class = jvm.java.lang.Class.forName(_SHARED_STATE, True, _loader(jvm))
-        self._fields = {one.getName(): one for one in self._class.getDeclaredFields()}
-        views = self._view_manager("").getClass().getDeclaredField(_VIEWS)
-        for one in (*self._fields.values(), views):
-            one.setAccessible(True)
-        self._views = views
-        allocating = jvm.java.lang.Class.forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
-        allocating.setAccessible(True)
-        self._allocating = allocating.get(None)
+        self._views = _field(self._view_manager("").getClass(), "viewDefinitions")
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        state = jvm.java.lang.Class.forName(_SHARED_STATE, True, loader)
+        self._own_caches = _field(state, "cacheManager")
+        self._own_views = _field(state, "globalTempViewManager")
+        self._own_relations = _field(state, "relationCache")
+        self._copying = jvm.com.esotericsoftware.kryo.Kryo()
+        self._copying.setRegistrationRequired(False)
+        self._copying.setInstantiatorStrategy(jvm.org.objenesis.strategy.StdInstantiatorStrategy())
+        self._lock = threading.Lock()
+        """Kryo does one thing at a time."""
 
     def session(self, parent: Any) -> Any:
         """Return a copy of a session, as Java has it."""
@@ -74,24 +74,19 @@ class _Making:
         return found
 
     def _shared_state(self, given: Any) -> Any:
-        """Return the same shared state with nothing cached, and views of its own."""
-        views = given.globalTempViewManager()
-        given.externalCatalog()  # They are made when they are asked for first.
-        own_views = self._view_manager(given.globalTempDB())
-        self._views.set(own_views, self._views.get(views).clone())
-        own = {
-            "cacheManager": self._cache_manager(),
-            "globalTempViewManager": own_views,
-            "relationCache": self._no_relations,
-        }
-        copied = self._allocating.allocateInstance(self._class)
-        for name, field in self._fields.items():
-            if name == "bitmap$0":
-                field.setByte(copied, field.getByte(given))
-            else:
-                field.set(copied, own[name] if name in own else field.get(given))
+        """Return the same shared state with nothing cached, and global views of its own."""
+        views = self._view_manager(given.globalTempDB())
+        self._views.set(views, self._views.get(given.globalTempViewManager()).clone())
+        given.externalCatalog()  # It is made when it is asked for first.
+        with self._lock:
+            copied = self._copying.copyShallow(given)
+        self._own_caches.set(copied, self._cache_manager())
+        self._own_views.set(copied, views)
+        self._own_relations.set(copied, self._no_relations)
         return copied
 
 
-def _loader(jvm: Any) -> Any:
-    return jvm.java.lang.Thread.currentThread().getContextClassLoader()
+def _field(of: Any, name: str) -> Any:
+    found = of.getDeclaredField(name)
+    found.setAccessible(True)
+    return found
