@@ -56,6 +56,11 @@ def as_a_global_view(df: DataFrame, at: str) -> DataFrame:
     return df.sparkSession.table("global_temp.prices")
 
 
+def in_the_second_way(df: DataFrame, at: str) -> DataFrame:
+    df.sparkSession.conf.set("spark.sql.sources.useV1SourceList", "")
+    return df.sparkSession.read.parquet(at)
+
+
 LOADING: dict[str, Callable[[DataFrame, str], DataFrame]] = {
     "anew": lambda df, at: df.sparkSession.read.parquet(at),
     "and caches it": lambda df, at: df.sparkSession.read.parquet(at).cache(),
@@ -66,9 +71,10 @@ LOADING: dict[str, Callable[[DataFrame, str], DataFrame]] = {
     ),
     "and keeps it": lambda _, at: kept(at),
     "as a global view": as_a_global_view,
+    "in the second way of Spark": in_the_second_way,
     "as a view of the worker": lambda df, _: df.sparkSession.table("prices_of_the_worker"),
 }
-CORRECT = sorted(LOADING.keys() - {"and keeps it"})
+CORRECT = sorted(LOADING.keys() - {"and keeps it", "in the second way of Spark"})
 
 
 def counted(frame: DataFrame) -> DataFrame:
@@ -164,6 +170,14 @@ def test_a_table_that_was_loaded_with_other_settings_is_refused(
     with pytest.raises(Fail, match=r"where spark\.sql\.session\.timeZone is '.*' and not 'Asia"):
         applying.tried("priced", params, session.read.parquet(str(root / "in")))
     spark.catalog.clearCache()
+
+
+def test_a_table_whose_files_cannot_be_compared_is_refused(
+    spark: SparkSession, root: Path, prices: Path
+) -> None:
+    params: dict[str, object] = {"at": str(prices), "how": "in the second way of Spark"}
+    with pytest.raises(Fail, match=r"reads .*prices with another value of .*useV1SourceList"):
+        applying.tried("priced", params, own_session(spark).read.parquet(str(root / "in")))
 
 
 def test_nothing_that_a_request_cached_is_left(

@@ -15,7 +15,7 @@ from holdfast.spark.pipeline.branches import refuse_unsure
 from holdfast.spark.pipeline.gate import Gate, behind_a_gate, in_session
 from holdfast.spark.pipeline.logical import LogicalPlan
 from holdfast.spark.pipeline.order import Plan
-from holdfast.spark.pipeline.others import list_anew, refuse_kept
+from holdfast.spark.pipeline.others import list_anew, refuse_kept, refuse_unlisted
 from holdfast.spark.pipeline.pinning import other_python, own_session
 from holdfast.spark.pipeline.repeatable import Built, built, digest_of_tables, runs_python
 from holdfast.spark.pipeline.rowwise import reads_file_facts, refuse_staged_names, refuse_unequal
@@ -165,6 +165,7 @@ def called(
         raise _looked(found.name)
     plan = LogicalPlan(result, gate)
     list_anew(found.name, plan)
+    refuse_unlisted(found.name, plan)
     refuse_unequal(found.name, plan)
     return plan
 

@@ -72,6 +72,19 @@ def list_anew(name: str, plan: LogicalPlan) -> None:
             relation.location().refresh()
 
 
+def refuse_unlisted(name: str, plan: LogicalPlan) -> None:
+    """Refuse tables of files that Spark reads in its second way, which tells no list of them."""
+    for one in plan.root.all():
+        if one.kind == "DataSourceV2Relation":
+            above = one.java.table().getClass().getSuperclass()
+            if above is not None and str(above.getName()).endswith(".FileTable"):
+                raise Fail(
+                    f"{name} reads {one.java.table().name()} with another value of "
+                    "spark.sql.sources.useV1SourceList, and its files could not be compared. "
+                    "Leave that setting as it is, and load the table with df.sparkSession"
+                )
+
+
 def refuse_kept(name: str, first: LogicalPlan, second: LogicalPlan) -> None:
     """Refuse a transform that uses a DataFrame of another table again when it is called again."""
     before = {_identity(first, one.relation) for one in tables_of_files(first)}
