@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType
 from holdfast.spark.pipeline import applying, rowwise
 from holdfast.spark.pipeline.gate import Gate, behind_a_gate
 from holdfast.spark.pipeline.logical import LogicalPlan
+from holdfast.spark.pipeline.pinning import own_session
 from holdfast.spark.pipeline.transforms import Transform
 from holdfast.worker import Fail
 from spark.pipeline.support import numbers, rows
@@ -506,16 +507,16 @@ def test_the_gate_has_every_method_that_spark_may_call(spark: SparkSession) -> N
 
 
 def test_what_a_transform_cached_is_forgotten(spark: SparkSession, files: Path) -> None:
-    manager = spark._jsparkSession.sharedState().cacheManager()
-    before = manager.numCachedEntries()
-    frame = spark.read.parquet(str(files))
+    own = own_session(spark)
+    manager = own._jsparkSession.sharedState().cacheManager()
+    frame = own.read.parquet(str(files))
     with applying._gated(frame) as (gated, gate):
         found = Transform("it", lambda df: df.where("n > 3").cache().select("n"))
         plan = applying.called(found, {}, gated, gate, "open")
         gate.state = "open"
         assert plan.frame.count() == 56
-        assert manager.numCachedEntries() == before + 1
-    assert manager.numCachedEntries() == before
+        assert manager.numCachedEntries() == 1
+    assert manager.numCachedEntries() == 0
 
 
 def test_the_check_takes_few_calls_of_java(

@@ -83,6 +83,50 @@ def test_an_error_that_would_come_again_ends_the_request_at_once(
     assert "is tried again" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("files", "options", "said"),
+    [
+        (
+            ("a.parquet", "b.parquet"),
+            {"options": {"mergeSchema": True}},
+            'Initial schema: "STRUCT<x: BIGINT>" Schema that cannot be merged',
+        ),
+        (("a/k=1/a.parquet", "b/a.parquet"), {}, "Suspicious paths: file:"),
+        (("k=1/a.parquet", "l=1/a.parquet"), {}, "Partition column name list #1: "),
+        (("a.parquet",), {"schema": "x INT"}, "Expected Spark type int, actual Parquet type INT64"),
+        (
+            ("a.csv",),
+            {"schema": "y LONG", "options": {"header": True, "enforceSchema": False}},
+            "CSV header does not conform to the schema",
+        ),
+    ],
+    ids=str,
+)
+def test_files_that_do_not_fit_fail_at_once_with_the_whole_message(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    root: Path,
+    caplog: pytest.LogCaptureFixture,
+    files: tuple[str, ...],
+    options: dict[str, Any],
+    said: str,
+) -> None:
+    for value, name in zip((1, "text"), files, strict=False):
+        path = root / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".csv":
+            path.write_text(f"x\n{value}\n")
+        else:
+            pq.write_table(pa.table({"x": [value]}), path)
+    given = {"format": Path(files[0]).suffix[1:], **options}
+    handle = pipeline.submit("same", input="in", output="out", **given)
+    with pipeline.working(spark):
+        progress = finish(handle)
+    assert progress.state == "failed"
+    assert said in " ".join([progress.error or "", *progress.errors.values()])
+    assert "is tried again" not in caplog.text
+
+
 def test_what_could_not_be_planned_runs_when_it_is_revived(
     spark: SparkSession, pipeline: Pipeline, root: Path
 ) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.errors import InvalidArgument
+from holdfast.spark.pipeline.apart import forget_cached
 from holdfast.spark.pipeline.branches import refuse_unsure
-from holdfast.spark.pipeline.gate import Gate, behind_a_gate, forget_cached, in_session
+from holdfast.spark.pipeline.gate import Gate, behind_a_gate, in_session
 from holdfast.spark.pipeline.logical import LogicalPlan
 from holdfast.spark.pipeline.order import Plan
+from holdfast.spark.pipeline.others import list_anew, refuse_kept, refuse_unlisted
 from holdfast.spark.pipeline.pinning import other_python, own_session
-from holdfast.spark.pipeline.repeatable import Built, built, runs_python
+from holdfast.spark.pipeline.repeatable import Built, built, digest_of_tables, runs_python
 from holdfast.spark.pipeline.rowwise import reads_file_facts, refuse_staged_names, refuse_unequal
 from holdfast.spark.pipeline.transforms import Transform, UnknownTransform, find
 from holdfast.spark.pipeline.trouble import Permanent, is_bug, is_lost, reason
@@ -65,9 +67,10 @@ def tried(name: str, params: dict[str, object], frame: DataFrame) -> Trial:
             return Trial(*facts)
         refuse_unsure(found.name, plan)
         first = _built(found, plan)
-    second = _built_again(found, given, next(others))
+    second, again = _built_again(found, given, next(others))
+    refuse_kept(name, plan, again)
     if first != second:
-        first, second = second, _built_again(found, given, next(others))
+        first, (second, _) = second, _built_again(found, given, next(others))
     if first.tables != second.tables:
         raise _other_tables(name, sorted(set(first.tables) ^ set(second.tables)))
     if first.constants != second.constants:
@@ -75,9 +78,12 @@ def tried(name: str, params: dict[str, object], frame: DataFrame) -> Trial:
     return Trial(*facts, first.digests, first.table_digest)
 
 
-def _built_again(found: Transform, given: dict[str, Any], frame: DataFrame) -> Built:
+def _built_again(
+    found: Transform, given: dict[str, Any], frame: DataFrame
+) -> tuple[Built, LogicalPlan]:
     with _gated(frame) as (gated, gate):
-        return _built(found, called(found, given, gated, gate, "empty"))
+        plan = called(found, given, gated, gate, "empty")
+        return _built(found, plan), plan
 
 
 @contextmanager
@@ -102,6 +108,8 @@ def transformed(
         if not first or (first.digests, first.table_digest) == (plan.constants, plan.tables):
             gate.state = rows
             yield result.frame
+            if checked:
+                _refuse_changed(name, result, plan)
             return
     again = in_session(frame, new_session())  # The first call may have filled a cache.
     with _gated(again) as (gated, gate):
@@ -113,6 +121,13 @@ def transformed(
             raise _other_constants(name, unlike)
         gate.state = rows
         yield result.frame
+        _refuse_changed(name, result, plan)
+
+
+def _refuse_changed(name: str, result: LogicalPlan, plan: Plan) -> None:
+    """Refuse what was read of other tables whose files changed meanwhile."""
+    if digest_of_tables(result) != plan.tables:
+        raise _other_tables(name)
 
 
 def _built(found: Transform, plan: LogicalPlan) -> Built:
@@ -125,8 +140,7 @@ def _gated(frame: DataFrame) -> Iterator[tuple[DataFrame, Gate]]:
     try:
         yield gated, gate
     finally:
-        with suppress(Exception):  # What went wrong says more.
-            forget_cached(gated)
+        forget_cached(gated.sparkSession)
 
 
 def called(
@@ -138,7 +152,9 @@ def called(
     """
     if found.per_part:
         gate.state = per_part
-        return LogicalPlan(call(found, given, frame), gate)
+        plan = LogicalPlan(call(found, given, frame), gate)
+        list_anew(found.name, plan)
+        return plan
     try:
         result = call(found, given, frame)
     except Exception as error:
@@ -148,6 +164,8 @@ def called(
     if gate.was_read:
         raise _looked(found.name)
     plan = LogicalPlan(result, gate)
+    list_anew(found.name, plan)
+    refuse_unlisted(found.name, plan)
     refuse_unequal(found.name, plan)
     return plan
 
@@ -190,6 +208,7 @@ def finished(name: str, params: dict[str, object], frame: DataFrame, plan: Plan)
     result = call(*_known(name, params), frame.sparkSession.table(_ALL_ROWS))
     found = LogicalPlan(result, None)
     refuse_staged_names(name, found)
+    list_anew(name, found)
     if runs_python(found) and (why := other_python(plan)):
         raise GivenBack(why)
     return result

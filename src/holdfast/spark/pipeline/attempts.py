@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.spark.pipeline import stages
+from holdfast.spark.pipeline.apart import forget_cached
 from holdfast.spark.pipeline.applying import Rows, finished, transformed
 from holdfast.spark.pipeline.files import Files, as_url, for_spark
 from holdfast.spark.pipeline.foreign import schema_json
@@ -80,10 +81,13 @@ def run_finish(
     attempt = f"finish.{safe(job.token)}"
     session = own_session(spark, plan.settings)
     parts = read_parts(session, plan, [f"{order.staging}/{done.attempt}" for done in winners])
-    frame = finished(order.finish, order.finish_params, parts, plan)
-    with _tidying(files, order.staging, attempt):
-        writer = as_output(frame, order)
-        return write(session, files, writer, order, job, attempt, time.time())
+    try:
+        frame = finished(order.finish, order.finish_params, parts, plan)
+        with _tidying(files, order.staging, attempt):
+            writer = as_output(frame, order)
+            return write(session, files, writer, order, job, attempt, time.time())
+    finally:
+        forget_cached(session)
 
 
 def read_parts(spark: SparkSession, plan: Plan, paths: list[str]) -> DataFrame:

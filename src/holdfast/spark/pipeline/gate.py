@@ -140,12 +140,6 @@ def _copied(
     return DataFrame(session._jsparkSession.baseRelationToDataFrame(copied), session)
 
 
-def forget_cached(frame: DataFrame) -> None:
-    """Drop cached data that was computed from this input: no other run reads it."""
-    session = frame.sparkSession._jsparkSession
-    session.sharedState().cacheManager().uncacheQuery(frame._jdf, True)
-
-
 def gate_name(relation: Any) -> str | None:
     """Return the name of the gate of a relation in a plan; None if it has no gate."""
     if relation.getClass().getName() != FILE_RELATION:

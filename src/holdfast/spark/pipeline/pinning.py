@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.spark.pipeline import transforms
+from holdfast.spark.pipeline.apart import session_apart
 from holdfast.spark.pipeline.order import Order, Plan
 from holdfast.spark.pipeline.sources import fingerprint
 from holdfast.worker import Fail
@@ -84,11 +85,11 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
 
 
 def own_session(spark: SparkSession, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Return a session with views of its own, and the settings that a request pinned.
+    """Return a session with views and caches of its own, and the settings that a request pinned.
 
-    Parts run side by side: a view that one of them makes must not be another's.
+    Parts run side by side: what one of them makes or caches must not be another's.
     """
-    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    session = session_apart(spark)
     for name, value in _GATE_NEEDS.items():
         session.conf.set(name, value)
     if settings is not None:

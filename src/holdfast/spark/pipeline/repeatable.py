@@ -17,24 +17,21 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import SparkSession
 
 from holdfast.spark.pipeline import canonical
-from holdfast.spark.pipeline.gate import FILE_RELATION
 from holdfast.spark.pipeline.logical import LogicalPlan, Operator, several
+from holdfast.spark.pipeline.others import facts, is_of_files, tables_of_files
 from holdfast.spark.pipeline.pinning import pinned_here
 
 _NUMBERED: Final = re.compile(
-    r"( AS ).*#(\d+)L?$|(\blambda )[^\s(),\[\]]*#(\d+)L?|(\b[a-z-]*subquery|\bexists|\blist|\))#\d+"
-    r"|[^\s(),\[\]]*#(\d+)L?"
+    r"(?P<call>\))#\d++"
+    r"|(?P<lambda>\blambda )?+(?<![^\s(),\[\]])(?P<word>[^\s(),\[\]#]*+#[^\s(),\[\]]*+)"
 )
-"""What is named and numbered anew in each plan: aliases, arguments of lambdas, subqueries, calls of
-Python functions, columns."""
-_NUMBER: Final = re.compile(r"#(\d+)L?$", re.MULTILINE)
-_WORD: Final = re.compile(r"[^\s(),\[\]]+")
+"""What may be numbered anew in each plan: calls of Python functions, arguments of lambdas, words
+such as columns and subqueries. It never goes back, so a long text takes no longer per character."""
+_LAST_NUMBER: Final = re.compile(r"(.*)#(\d+)L?", re.DOTALL)
+_QUERY: Final = re.compile(r"[a-z-]*subquery|exists|list")
+_NUMBER: Final = re.compile(r"#(\d+)L?$")
 _IDENTITY: Final = re.compile(r"@[0-9a-f]{1,8}\b")
 """How Java writes an object that has no text."""
-_FILE: Final = re.compile(
-    r"FileStatus\{path=(?P<path>[^;]*);[^}]*?\blength=(?P<size>\d+);[^}]*?"
-    r"\bmodification_time=(?P<at>\d+);"
-)
 _BETWEEN: Final = "\0\n"
 """Stands between values in a text: hardly a value has it."""
 _FEW_ROWS: Final = 1000
@@ -106,30 +103,49 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 def _built(plan: LogicalPlan, package: str) -> Built:
     operators = list(plan.root.all())
-    numbers = _numbers(operators)
+    numbers, names = _numbers(operators)
     found: dict[str, str] = {}
     for place, one in enumerate(operators):
         if any(one.texts) or _way(one):
-            found[f"{one.kind} {place}"] = _constants(one, plan, numbers)
+            found[f"{one.kind} {place}"] = _constants(one, plan, numbers, names)
         for number, (name, command) in enumerate(_functions(one, plan)):
             for what, digest in _captured(name, command, package):
                 found[f"{what} in {one.kind} {place}.{number}"] = digest
         for number, rows in enumerate(_rows(one, plan)):
             found[f"rows {place}.{number}"] = rows
     found.update(pinned_here(plan.frame.sparkSession))
-    return Built(found, sorted(fact for one in operators for fact in _table(one, plan.nothing)))
+    return Built(found, _tables(operators, plan))
 
 
-def _numbers(operators: list[Operator]) -> dict[str, str]:
-    """Give numbers to columns in the order in which they come, from the leaves on."""
+def _tables(operators: list[Operator], plan: LogicalPlan) -> list[str]:
+    return sorted(fact for one in operators for fact in _table(one, plan.nothing))
+
+
+def digest_of_tables(plan: LogicalPlan) -> str:
+    """Return a digest of all other tables of a plan, with the files that they have now."""
+    for relation, _ in tables_of_files(plan):
+        relation.location().refresh()
+    return _fingerprint(_tables(list(plan.root.all()), plan))
+
+
+def _numbers(operators: list[Operator]) -> tuple[dict[str, str], dict[str, str]]:
+    """Give numbers to columns in the order in which they come, from the leaves on.
+
+    Return these numbers, and the columns as Spark writes them, by the numbers that Spark gave.
+    """
     found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for one in reversed(operators):
-        for number in _NUMBER.findall(one.output):
-            found.setdefault(number, f"#{len(found)}")
-    return found
+        for line in one.output.split("\n"):
+            for number in _NUMBER.findall(line):
+                found.setdefault(number, f"#{len(found)}")
+                names[number] = line
+    return found, names
 
 
-def _constants(operator: Operator, plan: LogicalPlan, numbers: Mapping[str, str]) -> str:
+def _constants(
+    operator: Operator, plan: LogicalPlan, numbers: Mapping[str, str], names: Mapping[str, str]
+) -> str:
     """Return the expressions of an operator, with columns by their numbers only."""
     texts = operator.texts
     if plan.has("IN"):
@@ -141,17 +157,47 @@ def _constants(operator: Operator, plan: LogicalPlan, numbers: Mapping[str, str]
                 texts = [text.replace(given, f"({_BETWEEN.join(ordered)})", 1) for text in texts]
 
     variables: dict[str, int] = {}
-    """Arguments of lambdas, in the order in which they come."""
+    texts = [_renumbered(text, numbers, names, variables) for text in texts]
+    return "\n".join([*_way(operator), *texts])
+
+
+def _renumbered(
+    text: str, numbers: Mapping[str, str], names: Mapping[str, str], variables: dict[str, int]
+) -> str:
+    """Return an expression without what Spark names and numbers anew in each plan.
+
+    variables  arguments of lambdas, in the order in which they come
+    """
+    alias = ""
+    if (named := _NUMBER.search(text)) and " AS " in text:
+        ending = f" AS {names.get(named[1], '')}"
+        end = len(text) - len(ending) if text.endswith(ending) else text.rfind(" AS ")
+        text, alias = text[:end], f" AS {numbers.get(named[1], '#')}"
 
     def numbered(match: re.Match[str]) -> str:
-        alias, named, argument, variable, called, column = match.groups()
-        if alias:
-            return f"{alias}{numbers.get(named, '#')}"
-        if argument:
-            return f"{argument}{variables.setdefault(variable, len(variables))}"
-        return called or numbers.get(column, match[0])
+        if match["call"]:
+            return match["call"]
+        found = _LAST_NUMBER.match(match["word"])
+        if found is None:
+            return match[0]
+        rest = match["word"][found.end() :]
+        if match["lambda"]:
+            return f"{match['lambda']}{variables.setdefault(found[2], len(variables))}{rest}"
+        if _QUERY.fullmatch(found[1]):
+            return found[1] + rest
+        return numbers.get(found[2], found[0]) + rest
 
-    return "\n".join([*_way(operator), *(_NUMBERED.sub(numbered, text) for text in texts)])
+    return _NUMBERED.sub(numbered, text) + alias
+
+
+def _unnumbered(text: str) -> str:
+    """Return a text without words that Spark numbers."""
+
+    def rest(match: re.Match[str]) -> str:
+        found = _LAST_NUMBER.match(match[0])
+        return match[0][found.end() :] if found else match[0]
+
+    return _NUMBERED.sub(rest, text)
 
 
 def _way(operator: Operator) -> list[str]:
@@ -278,12 +324,7 @@ def _table(operator: Operator, nothing: Any) -> Iterator[str]:
     """Return where another table is, how it is read, and which files it has now."""
     if operator.children or operator.reads_a_part or operator.kind in _ROWS_IN_PLAN:
         return
-    java = operator.java
-    files = java.relation() if operator.kind == "LogicalRelation" else None
-    if files is None or str(files.getClass().getName()) != FILE_RELATION:
-        yield _IDENTITY.sub("", _NUMBERED.sub("", str(java.simpleString(1000))))
-        return
-    yield str(files.location().rootPaths().mkString("\n"))
-    yield from sorted(str(files.options().mkString("\n")).split("\n"))
-    for found in _FILE.finditer(str(files.location().listFiles(nothing, nothing).mkString("\n"))):
-        yield f"{found['path']} {found['size']} {found['at']}"
+    if is_of_files(operator):
+        yield from facts(operator.java.relation(), nothing)
+    else:
+        yield _IDENTITY.sub("", _unnumbered(str(operator.java.simpleString(1000))))

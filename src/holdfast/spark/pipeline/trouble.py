@@ -26,10 +26,21 @@ from holdfast.spark.pipeline.order import Blocks, Bytes, PartData
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*: ")
 _FRAME: Final = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
-_FULL: Final = re.compile(r"No space left on device|[Qq]uota\b.* exceeded")
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]*\] ")
+"""How a message of Spark begins; it ends with the line of its SQLSTATE. A plan may follow."""
+_OF_FILES: Final = (
+    "CSV header does not conform to the schema",
+    "[CANNOT_MERGE_SCHEMAS]",
+    "[CONFLICTING_DIRECTORY_STRUCTURES]",
+    "[CONFLICTING_PARTITION_COLUMN_NAMES]",
+    "[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH]",
+)
+"""How errors begin that say that files do not fit each other, or the schema."""
+_QUOTA: Final = re.compile(r"[Qq]uota\b")
 _NOT_MADE: Final = re.compile(
     r"Mkdirs failed to create file:(/[^\n]*?)(?: \(exists=|$)", re.MULTILINE
 )
+_LONGEST_PATH: Final = 4096
 _LEAST_BYTES: Final = 2**20
 _LEAST_FILES: Final = 100
 """With less than this left on its disk, a directory that could not be made had no room."""
@@ -39,7 +50,9 @@ _PROBE_BYTES: Final = 2**18
 """What each task of a probe writes into a local directory: more than a full disk has left."""
 
 _HERE: Final = re.escape(str(Path(holdfast.__file__).parent))
-_OURS: Final = re.compile(rf"^{_HERE}/|^<frozen|-packages/(pyspark|py4j)/|/(pyspark|py4j\S*)\.zip/")
+_OURS: Final = re.compile(
+    rf"^{_HERE}/|^<frozen|-packages/(pyspark|py4j)/|/(pyspark|py4j[^/\s]*)\.zip/"
+)
 _INSTALLED: Final = re.compile(
     rf"/lib/python\d|-packages/|^{re.escape(sysconfig.get_path('stdlib'))}/"
 )
@@ -85,9 +98,12 @@ def probe(spark: SparkSession) -> None:
 def is_permanent(error: BaseException) -> bool:
     """Tell whether another run would fail in the same way, as the order is wrong.
 
-    An analysis error with a cause is something else: a catalog that did not answer, say.
+    The files of a request stay as they are: what does not fit in them fits never. An analysis error
+    with a cause is something else: a catalog that did not answer, say.
     """
     if isinstance(error, Permanent | InvalidArgument):
+        return True
+    if any(text.startswith(_OF_FILES) for text in _messages(error)):
         return True
     return isinstance(error, AnalysisException | IllegalArgumentException) and not (
         (origin := getattr(error, "_origin", None)) and origin.getCause()
@@ -121,9 +137,18 @@ def is_output_full(error: BaseException) -> bool:
     Java does not say why it could not make a directory, so the disk is asked.
     """
     text = str(error)
-    if (not_made := _NOT_MADE.search(text)) and _is_full(Path(not_made[1])):
+    not_made = _NOT_MADE.search(text)
+    if not_made and len(not_made[1]) <= _LONGEST_PATH and _is_full(Path(not_made[1])):
         return True
-    return bool(_FULL.search(text)) and "org.apache.hadoop.fs." in text
+    return _says_full(text) and "org.apache.hadoop.fs." in text
+
+
+def _says_full(text: str) -> bool:
+    """Tell whether a line says that a disk or a quota has no room left."""
+    quotas = ((line, _QUOTA.search(line)) for line in text.split("\n"))
+    return "No space left on device" in text or any(
+        quota and line.find(" exceeded", quota.end()) >= 0 for line, quota in quotas
+    )
 
 
 def _is_full(path: Path) -> bool:
@@ -143,7 +168,7 @@ def reason(error: BaseException) -> str:
     """Return why a run failed, in one line: Java's stack is too long to read."""
     told: list[str] = []
     for text in _messages(error):
-        line = _telling_line(text).rstrip("; ")
+        line = _telling_line(text)[:_LONGEST].rstrip("; ")
         if not any(line in before for before in told):
             told.append(line)
     said = "; ".join([*told[:2], *told[2:][-1:]])[:_LONGEST]
@@ -171,7 +196,7 @@ def trace_of(error: BaseException) -> str:
     for text in _messages(error):
         if _TRACEBACK in text:
             lines = text[text.index(_TRACEBACK) :].splitlines()
-            return "\n".join(line for line in lines if not line.startswith("\tat "))
+            return "\n".join(line[:_LONGEST] for line in lines if not line.startswith("\tat "))
     innermost = list(_causes(error))[-1]
     return "".join(traceback.format_tb(innermost.__traceback__)) + reason(innermost)
 
@@ -232,5 +257,9 @@ def _telling_line(text: str) -> str:
     if _TRACEBACK in text:
         raised = [line for line in lines if _RAISED.match(line)]
         return raised[-1] if raised else lines[-1]
+    if _CONDITION.match(text) and (state := text.find("SQLSTATE: ")) >= 0:
+        return (
+            " ".join(text[: min(state, _LONGEST)].split()) + " " + text[state:].partition("\n")[0]
+        )
     # What Py4J did not understand is in its second line.
     return " ".join(lines[: 2 if lines and lines[0].endswith("Trace:") else 1])
