@@ -52,6 +52,21 @@ def test_they_are_counted_by_error_without_numbers_and_ids(hf: Commands, queue: 
     assert told["groups"][0]["first"] <= told["groups"][0]["last"]
 
 
+def test_addresses_are_no_difference_and_what_is_shown_chooses(hf: Commands, queue: Queue) -> None:
+    for number, text in enumerate(("<a at 0x7f03feedb0>", "<a at 0xdeadbeef>", "bad\tvalue 5")):
+        queue.add(b"", id=f"{number}")
+        queue.fail(take(queue), error=text)
+    shown = hf("failed", queue.name, "--by", "error")
+    assert "<a at #>" in shown
+    assert "bad\\tvalue #" in shown
+    assert hf("revive", queue.name, "--error", "<a at #>") == "2 jobs revived\n"
+    assert hf("revive", queue.name, "--error", "bad\\tvalue #") == "1 job revived\n"
+
+
+def test_an_empty_error_chooses_nothing(hf: Commands, queue: Queue) -> None:
+    assert "is empty" in hf.error("revive", queue.name, "--error", "", code=2)
+
+
 def test_they_are_counted_by_handler(hf: Commands, queue: Queue) -> None:
     told = hf.json("failed", queue.name, "--by", "handler")
     counted = {group["handler"]: group["jobs"] for group in told["groups"]}

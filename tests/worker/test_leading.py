@@ -3,6 +3,9 @@ holds up nothing."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -217,3 +220,49 @@ def test_coroutines_and_plain_functions_share_the_one_slot(live_queue: Queue, to
             live_queue.add(b"", id=str(n), handler=("plain", "coroutine")[n % 2])
         wait_until(lambda: len(told.ids("done")) == 50, "all")
     assert most == 1
+
+
+FORKING = """
+import os, sys
+from holdfast import Queue, Worker
+
+url, name, concurrency, how = sys.argv[1:]
+queue = Queue(bytes.fromhex(name).decode(), url)
+worker = Worker(queue, concurrency=int(concurrency))
+
+@worker.handler
+def handle(job):
+    child = os.fork()
+    if child == 0:
+        if how == "returns":
+            return "child"
+        if how == "exits":
+            sys.exit(7)
+        raise ValueError
+    _, status = os.waitpid(child, 0)
+    return f"parent, and the child ended with {os.waitstatus_to_exitcode(status)}"
+
+worker.run(until_empty=True)
+"""
+
+
+@pytest.mark.parametrize("concurrency", ["1", "2"])
+@pytest.mark.parametrize(("how", "code"), [("returns", 0), ("exits", 7), ("raises", 1)])
+def test_a_process_that_a_handler_forks_does_not_work_on(
+    live_queue: Queue, concurrency: str, how: str, code: int
+) -> None:
+    ids = [f"{n}" for n in range(3)]
+    for id in ids:
+        live_queue.add(b"", id=id, result_for=60)
+    url, name = str(live_queue.server.address), live_queue.name.encode().hex()
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING, url, name, concurrency, how],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        timeout=DEADLINE,
+        check=True,
+    )
+    for id in ids:
+        outcome = live_queue.result(id)
+        assert outcome is not None
+        assert outcome.result == f"parent, and the child ended with {code}".encode()
+    assert live_queue.totals().leased == len(ids)

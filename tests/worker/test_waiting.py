@@ -7,6 +7,7 @@ import redis
 
 from engine_support import own_server
 from holdfast import Queue, Worker
+from holdfast.worker import leases
 from proxy import HOLD, Proxy, Step, cut_reply, cut_request
 from support import command_on, wait_until
 from worker.support import Heard, control_of, is_done, shown, worker_of, working
@@ -31,6 +32,22 @@ def test_a_lease_call_waits_behind_the_pop(live_queue: Queue, options: dict[str,
             wait_until(lambda: waits(worker) == [True], "it to wait")
             live_queue.add(b"", id=str(n))
             heard.wait_for("done", str(n))
+
+
+def test_the_call_that_waits_asks_for_no_more_than_can_run_at_once(live_queue: Queue) -> None:
+    """A worker that is frozen while it waits gets them, and they wait for their leases to lapse."""
+    with working(live_queue, lambda job: None, concurrency=2) as worker:
+        control = control_of(worker, live_queue.name)
+
+        def leases_ahead() -> bool:
+            live_queue.add_many([b""] * 100)
+            wait_until(lambda: is_done(live_queue), "short runs")
+            return control._shared.pace.per_call > 2
+
+        wait_until(leases_ahead, "it to lease more than can run at once")
+        wait_until(lambda: waits(worker) == [True], "it to wait")
+        waiting = control._held.waiting
+        assert waiting is None or waiting.most == 2
 
 
 def test_a_job_is_leased_and_settled_by_two_calls(
@@ -105,8 +122,9 @@ def test_a_call_whose_answer_is_lost_is_asked_again(
 @pytest.mark.usefixtures("unregistered")
 @pytest.mark.parametrize("concurrency", [1, 16])
 def test_what_is_granted_to_a_worker_that_stops_is_given_back_at_once(
-    live_queue: Queue, proxy: Proxy, concurrency: int
+    live_queue: Queue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, concurrency: int
 ) -> None:
+    monkeypatch.setattr(leases, "WAIT_SECONDS", 0.3)  # So the next call is one that waits, too.
     heard = Heard()
     far = Queue(live_queue.name, proxy.url)
     worker = worker_of(far, lambda job: None, concurrency=concurrency, hooks=[heard])

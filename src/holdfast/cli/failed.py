@@ -14,6 +14,7 @@ from holdfast.cli.look import first_option, in_seconds, or_blank, raw_option, wh
 from holdfast.cli.options import examples, json_option, on_a_queue, open_queue
 from holdfast.cli.text import age, clock, emit, iso, many, payload_line, red, table
 from holdfast.client.sync.queue import Queue
+from holdfast.escaping import visible
 from holdfast.job import Job
 
 SHOWN: Final = 10
@@ -21,7 +22,7 @@ GROUPED: Final = 10_000
 """How many failed jobs are looked at for groups, if --count does not say."""
 PER_LOOK: Final = 100
 
-_VARIES: Final = re.compile(r"\b(?=[a-f-]*[0-9])[0-9a-f-]{8,}\b|[0-9]+", re.IGNORECASE)
+_VARIES: Final = re.compile(r"0x[0-9a-f]+|\b(?=[a-f-]*[0-9])[0-9a-f-]{8,}\b|[0-9]+", re.IGNORECASE)
 """What differs between equal errors: ids in hexadecimal, and numbers."""
 
 
@@ -183,11 +184,21 @@ def chosen(queue: Queue, handler: str | None, error: str | None) -> list[str]:
         job.id
         for job in failed_jobs(queue)
         if handler in (None, job.facts.handler)
-        and (error is None or error in (job.error or "") or error == _error(job))
+        and (error is None or error in (job.error or "") or error == visible(_error(job)))
     ]
 
 
 handler_option = click.option("--handler", help="Failed jobs of this handler.")
+
+
+def _not_empty(_: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    if text == "":
+        raise click.BadParameter("is empty, which is a part of every error", param=option)
+    return text
+
+
 error_option = click.option(
-    "--error", help="Failed jobs whose error contains this, or as `failed --by error` shows it."
+    "--error",
+    callback=_not_empty,
+    help="Failed jobs whose error contains this, or as `failed --by error` shows it.",
 )

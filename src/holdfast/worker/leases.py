@@ -204,7 +204,8 @@ class HeldJobs:
             return False
         # What is due sooner is asked for in time, in a slot that is left free.
         soon = min(self.ask_at, self.ask_failed_at) < time.monotonic() + WAIT_SECONDS
-        asking = self._share.reserve(shared.pace.per_call, spare=int(soon))
+        # As many as can run at once: if this worker is frozen, they wait until their leases lapse.
+        asking = self._share.reserve(shared.pace.least, spare=int(soon))
         if asking:
             self.waiting = self._send(asking, (), wait=WAIT_SECONDS)
         return asking is not None

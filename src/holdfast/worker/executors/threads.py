@@ -7,12 +7,14 @@ When runs take long, all threads are awake within a millisecond.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 from types import FrameType
+from typing import NoReturn
 
 from holdfast.escaping import logger
 from holdfast.worker.job import Run, run
@@ -67,7 +69,7 @@ class ThreadPool(Executor):
             try:
                 self._target(number, self._next())
                 leaves = self._leave(number)
-            except Exception:  # A worker must never stop silently.
+            except BaseException:  # A worker must never stop silently.
                 log.exception("%s %d: unexpected error; the thread continues", self._name, number)
 
     def _leave(self, number: int) -> bool:
@@ -108,8 +110,10 @@ class ThreadPool(Executor):
             if self._works or self._too_many:  # A run arrived, or the size changed, just now.
                 return
             self._asleep += 1
-        self._calls.get()
-        self._rousing = False
+        try:
+            self._calls.get()
+        finally:  # Other code may throw an exception into this thread.
+            self._rousing = False
 
     def _rouse(self) -> None:
         """Wake a sleeping thread, unless one is already waking up."""
@@ -137,6 +141,16 @@ class ThreadPool(Executor):
         self.resize(0)
 
 
+def _end_fork(work: Run) -> NoReturn:
+    """End a process that a handler has forked and that came back from it: the run is the parent's.
+
+    It exits as a program would: with the code of `sys.exit`, with 1 if the handler raised, else 0.
+    """
+    raised = work.jobs[0].raised
+    code = raised.code if isinstance(raised, SystemExit) else int(raised is not None)
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
 class Threads(ThreadPool):
     """A pool of threads. A thread cannot be stopped: its handler checks `job.cancelled`."""
 
@@ -144,8 +158,11 @@ class Threads(ThreadPool):
         super().__init__("holdfast handler", self._run_all, count)
 
     def _run_all(self, _number: int, works: Iterator[Run]) -> None:
+        process = os.getpid()
         for work in works:
             run(work)
+            if os.getpid() != process:
+                _end_fork(work)
             work.control.finished(work)
             if self.is_one_thread:
                 work.control.lead(self)
