@@ -642,7 +642,11 @@ def test_that_it_is_away_is_told_soon_and_not_by_every_call(
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.startswith("holdfast.")]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("holdfast.connection.")
+    ]
 
 
 @pytest.fixture
