@@ -69,7 +69,9 @@ def _primaries(server: Server) -> list[Node | None]:
         for node in map(_fields, _fields(shard)[b"nodes"]):
             if node[b"role"] == b"master" and node[b"health"] == b"online":
                 port = node.get(b"tls-port") if server.address.tls else None
-                host = server.address.reach or (node[b"endpoint"] or b"").decode() or found[0][0]
+                named = (node[b"endpoint"] or b"?").decode()
+                # A node that does not know its name is reached as the one that was asked.
+                host = server.address.reach or (found[0][0] if named in ("", "?") else named)
                 found.append((host, port or node[b"port"]))
     return list(dict.fromkeys(found))
 

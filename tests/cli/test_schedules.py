@@ -82,7 +82,7 @@ def test_without_a_worker_there_is_no_schedule(hf: Commands, queue: Queue) -> No
     result = hf.ran("schedules", queue.name)
     assert result.stdout == ""
     assert result.stderr == (
-        "no worker declares a schedule\nno worker is alive: nobody makes ticks\n"
+        "no worker declares a schedule\nno worker is alive, so no ticks are made\n"
     )
     assert hf.json("schedules", queue.name) == []
 

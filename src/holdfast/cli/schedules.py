@@ -50,7 +50,7 @@ def schedules(queue: str, url: str | None, as_json: bool) -> None:
     else:
         _table(found)
     if not any(worker.alive for worker in workers):
-        click.secho("no worker is alive: nobody makes ticks", fg="yellow", err=True)
+        click.secho("no worker is alive, so no ticks are made", fg="yellow", err=True)
     for worker in workers:
         here, count = len(_rows(worker)), worker.about.get("schedule_count")
         if isinstance(count, int) and count > here:

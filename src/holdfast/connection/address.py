@@ -413,7 +413,7 @@ def _port(text: str, default: int) -> int:
     if not text.isascii() or not text.isdigit():
         raise ValueError
     if len(text) > 5 or not 0 < int(text) < 65536:
-        raise InvalidArgument("url has a port that is none: they go from 1 to 65535")
+        raise InvalidArgument("url has a port out of range: give one from 1 to 65535")
     return int(text)
 
 
